@@ -1,0 +1,102 @@
+"""What an event means for one of our rows, in our words: the values that providers make and `order` decides on."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+NOTHING = b"\x00" * 16
+"""The hash of the state before an object exists: where the edge of a `created` event starts."""
+
+TERMINAL_STATUSES = frozenset({"canceled", "incomplete_expired"})
+"""Statuses that a subscription never leaves (Stripe: the Subscription object, `status`)."""
+
+ENTITLING_STATUSES = frozenset({"trialing", "active"})
+"""Statuses whose first hearing is the milestone `activated`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionItem:
+    """One line of a subscription; `unit_amount` in minor units, None for tiered or decimal prices."""
+
+    id: str | None
+    plan: str | None
+    product: str | None
+    quantity: int | None
+    unit_amount: int | None
+    currency: str | None
+    interval: str | None
+    interval_count: int | None
+    current_period_end: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionState:
+    """The state columns of a subscription: what a row says after an event.
+
+    `plan`, `product`, `quantity`, `unit_amount`, `currency`, `interval` and `interval_count` are those of the first
+    item; `current_period_end` is the latest of all items. Amounts are in minor units of `currency`.
+    """
+
+    status: str
+    customer: str | None = None
+    plan: str | None = None
+    product: str | None = None
+    quantity: int | None = None
+    unit_amount: int | None = None
+    currency: str | None = None
+    interval: str | None = None
+    interval_count: int | None = None
+    current_period_end: datetime | None = None
+    trial_end: datetime | None = None
+    cancel_at: datetime | None = None
+    cancel_at_period_end: bool = False
+    canceled_at: datetime | None = None
+    ended_at: datetime | None = None
+    pause_behavior: str | None = None
+    items: tuple[SubscriptionItem, ...] = ()
+
+    @property
+    def terminal(self) -> bool:
+        """Whether no other status can follow."""
+        return self.status in TERMINAL_STATUSES
+
+
+def state_hash(state: SubscriptionState) -> bytes:
+    """16 bytes that are equal exactly where all columns are; nulls are dropped, so a column added later breaks none."""
+    canonical = orjson.dumps(_without_nulls(asdict(state)), option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(canonical, digest_size=16).digest()
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [_without_nulls(inner) for inner in value]
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionChange:
+    """One event's word on one subscription.
+
+    `pre_hash` is the hash of the state that the event's diff says it came from: `NOTHING` for the creation, None
+    where the event carries no diff (it is then no edge). `created_at` is the object's own creation time.
+    """
+
+    namespace: str
+    external_id: str
+    event_id: str
+    occurred_at: datetime
+    state: SubscriptionState
+    pre_hash: bytes | None
+    post_hash: bytes
+    created_at: datetime | None = None
+
+    @property
+    def subject(self) -> str:
+        """What messages about this row are about, and the anchor of its milestones."""
+        return f"subscription/{self.namespace}/{self.external_id}"
