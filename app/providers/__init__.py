@@ -1,0 +1,8 @@
+"""Everyone who can send to us: the registry of providers."""
+
+from collections.abc import Mapping
+
+from app.providers.base import Provider
+from app.providers.stripe import StripeProvider
+
+PROVIDERS: Mapping[str, Provider] = {"stripe": StripeProvider()}

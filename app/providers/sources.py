@@ -1,0 +1,183 @@
+"""Which sources there are: `stripe` from its environment variable, and those of a TOML file."""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from app.errors import ConfigurationError
+from app.providers import PROVIDERS
+from app.providers.base import LiveMode, Secret, Source
+
+_NAME = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+_WORD = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$"
+"""No colon: it parts a namespace from what stands before and after it."""
+
+_LABELLED = re.compile(r"(?!whsec_)(?P<label>[^:]*):(?P<value>.*)", re.DOTALL)
+"""`label:secret`; what starts with `whsec_` is a secret whole."""
+
+
+class _SecretEntry(BaseModel):
+    """A secret in the file: a text, or a table with its value or the environment variable that holds it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+    label: str | None = Field(default=None, pattern=_NAME)
+    value: str | None = None
+    env: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text_is_the_value(cls, entry: Any) -> Any:
+        return {"value": entry} if isinstance(entry, str) else entry
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if (self.value is None) == (self.env is None):
+            message = "needs either value or env"
+            raise ValueError(message)
+        return self
+
+
+class _SourceEntry(BaseModel):
+    """One `[[sources]]` table; what is left out takes the default of `Source` or of the provider."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+    name: str = Field(pattern=_NAME)
+    provider: str
+    secrets: list[_SecretEntry] = Field(min_length=1)
+    namespace: str | None = Field(default=None, pattern=_WORD)
+    livemode: LiveMode = "any"
+    tenant: str = Field(default="default", pattern=_WORD)
+    shared: bool = False
+    max_body_bytes: int | None = Field(default=None, ge=1_000, le=50_000_000)
+    deadline_seconds: float | None = Field(default=None, ge=0.5, le=60)
+    tolerance_seconds: int = Field(default=300, ge=1, le=3600)
+
+
+def configured_sources(
+    stripe_secrets: Sequence[str], sources_file: Path | None, environment: Mapping[str, str]
+) -> dict[str, Source]:
+    """Every source by its name.
+
+    `stripe_secrets` are whole (`whsec_…`) or `label:whsec_…`; given any, the source `stripe` exists.
+
+    Raises:
+        ConfigurationError: a source cannot work; the message names it and the key, and shows no secret.
+    """
+    sources: dict[str, Source] = {}
+    from_environment = [_stripe(stripe_secrets)] if stripe_secrets else []
+    for source in [*from_environment, *_from_file(sources_file, environment)]:
+        if source.name in sources:
+            raise _wrong(source.name, "name", "another source has it too")
+        sources[source.name] = source
+    _refuse_common_namespaces(sources.values())
+    return sources
+
+
+def _stripe(stripe_secrets: Sequence[str]) -> Source:
+    pairs: list[tuple[str | None, str]] = []
+    for item in stripe_secrets:
+        labelled = _LABELLED.fullmatch(item)
+        label, value = (labelled["label"], labelled["value"]) if labelled else (None, item)
+        if label is not None and not re.fullmatch(_NAME, label):
+            raise _wrong("stripe", "STRIPE_WEBHOOK_SECRETS", f"a label does not match {_NAME}")
+        pairs.append((label, value))
+    return Source(
+        name="stripe",
+        provider="stripe",
+        secrets=_secrets("stripe", "STRIPE_WEBHOOK_SECRETS", pairs),
+        max_body_bytes=PROVIDERS["stripe"].default_max_body_bytes,
+        deadline_seconds=PROVIDERS["stripe"].default_deadline_seconds,
+    )
+
+
+def _from_file(sources_file: Path | None, environment: Mapping[str, str]) -> list[Source]:
+    if sources_file is None:
+        return []
+    try:
+        document = tomllib.loads(sources_file.read_text(encoding="utf-8"))
+    except OSError as error:
+        message = f"SOURCES_FILE {sources_file} cannot be read: {error.strerror}"
+        raise ConfigurationError(message) from error
+    except ValueError as error:  # UnicodeDecodeError and TOMLDecodeError; neither is chained, they hold the file's text
+        place = error if isinstance(error, tomllib.TOMLDecodeError) else "it is not UTF-8"
+        message = f"SOURCES_FILE {sources_file} is not TOML: {place}"
+        raise ConfigurationError(message) from None
+    tables = document.pop("sources", [])
+    if document or not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        message = f"SOURCES_FILE {sources_file} may hold [[sources]] tables and nothing else"
+        raise ConfigurationError(message)
+    return [_source(table, position, environment) for position, table in enumerate(tables, start=1)]
+
+
+def _source(table: Mapping[str, Any], position: int, environment: Mapping[str, str]) -> Source:
+    name = table.get("name")
+    shown = name if isinstance(name, str) and re.fullmatch(_NAME, name) else f"number {position} of the file"
+    try:
+        entry = _SourceEntry.model_validate(table)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise _wrong(shown, key, first["msg"].removeprefix("Value error, ")) from None
+    provider = PROVIDERS.get(entry.provider)
+    if provider is None:
+        raise _wrong(shown, "provider", f"there is none of this name, only {', '.join(sorted(PROVIDERS))}")
+    pairs = [(secret.label, _value(shown, secret, environment)) for secret in entry.secrets]
+    return Source(
+        name=entry.name,
+        provider=entry.provider,
+        secrets=_secrets(shown, "secrets", pairs),
+        namespace=entry.namespace,
+        tenant=entry.tenant,
+        livemode=entry.livemode,
+        shared=entry.shared,
+        max_body_bytes=entry.max_body_bytes or provider.default_max_body_bytes,
+        deadline_seconds=entry.deadline_seconds or provider.default_deadline_seconds,
+        tolerance_seconds=entry.tolerance_seconds,
+    )
+
+
+def _value(source: str, secret: _SecretEntry, environment: Mapping[str, str]) -> str:
+    if secret.env is None:
+        return secret.value or ""
+    if secret.env not in environment:
+        raise _wrong(source, "secrets", f"the environment variable {secret.env} is not set")
+    return environment[secret.env]
+
+
+def _secrets(source: str, key: str, pairs: Iterable[tuple[str | None, str]]) -> tuple[Secret, ...]:
+    """Secrets with their labels, `secret-1` and so on by default, as the UTF-8 that keys the MAC."""
+    secrets: dict[str, Secret] = {}
+    for position, (given, value) in enumerate(pairs, start=1):
+        label = given or f"secret-{position}"
+        if not value.strip():
+            raise _wrong(source, key, f"the secret {label} is empty")
+        if value != value.strip():
+            raise _wrong(source, key, f"the secret {label} has white space around it")
+        if label in secrets:
+            raise _wrong(source, key, f"two secrets have the label {label}")
+        try:
+            secrets[label] = Secret(label, value.encode("utf-8", "surrogateescape"))  # as os.environ decodes bytes
+        except UnicodeEncodeError:
+            raise _wrong(source, key, f"the secret {label} is not UTF-8") from None
+    return tuple(secrets.values())
+
+
+def _refuse_common_namespaces(sources: Iterable[Source]) -> None:
+    """Two accounts must not share a namespace, for one's events would pass for repeats of the other's."""
+    for one, other in combinations(sources, 2):
+        same = (one.provider, one.namespace or "self") == (other.provider, other.namespace or "self")
+        modes_meet = "any" in (one.livemode, other.livemode) or one.livemode == other.livemode
+        if same and modes_meet and not (one.shared and other.shared):
+            problem = f"it is that of source {one.name} too: give each its own, or both shared = true if one account"
+            raise _wrong(other.name, "namespace", problem)
+
+
+def _wrong(source: str, key: str, problem: str) -> ConfigurationError:
+    return ConfigurationError(f"source {source}: {key}: {problem}")
