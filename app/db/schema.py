@@ -1,0 +1,62 @@
+"""The schema's revision: bring a database to it, and tell whether a database is at or past it."""
+
+import asyncio
+from enum import StrEnum
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+from app.db.engine import Database, Timeouts
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PROBE = Timeouts(lock=500, statement=1000, idle=2000)
+
+
+class SchemaState(StrEnum):
+    """What a database's revision is to this code."""
+
+    CURRENT = "current"
+    NEWER = "newer"
+    """A revision that this code does not know: a later version has migrated already, and stays compatible."""
+    OLDER = "older"
+    """Not migrated yet."""
+
+
+def config(url: str | None = None) -> Config:
+    """Alembic's configuration; `url` is handed to `env.py` as it stands."""
+    made = Config(str(_root() / "alembic.ini"))
+    made.attributes["url"] = url
+    return made
+
+
+async def migrate(url: str) -> None:
+    """Upgrade to this code's revision, under a transaction-level advisory lock, so that replicas may race."""
+    await asyncio.to_thread(command.upgrade, config(url), "head")
+
+
+def known_revisions() -> tuple[str, ...]:
+    """All revisions of this code, its own first."""
+    script = ScriptDirectory.from_config(config())
+    return tuple(revision.revision for revision in script.walk_revisions())
+
+
+async def state_of(database: Database, known: tuple[str, ...]) -> SchemaState:
+    """Compare a database's revision with `known`.
+
+    Raises:
+        DatabaseUnavailable: it cannot be asked.
+    """
+    async with database.begin(_PROBE) as connection:
+        (table,) = await connection.fetch("SELECT to_regclass('alembic_version') IS NOT NULL AS there")
+        found = await connection.fetch("SELECT version_num FROM alembic_version") if table["there"] else []
+    revision = found[0]["version_num"] if found else None
+    if revision == known[0]:
+        return SchemaState.CURRENT
+    return SchemaState.OLDER if revision is None or revision in known else SchemaState.NEWER
+
+
+def _root() -> Path:
+    """Where `alembic.ini` lies: beside the package in a checkout, in the working directory of the container."""
+    return _ROOT if (_ROOT / "alembic.ini").exists() else Path.cwd()
