@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import sqlalchemy as sa
+${imports if imports else ""}
 
 from alembic import op
 

@@ -4,8 +4,6 @@ from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
-import orjson
-
 from app.billing.changes import TERMINAL_STATUSES, SubscriptionItem, SubscriptionState
 from app.billing.order import Heard, Milestones, Standing
 from app.billing.rows import SubscriptionRow
@@ -102,7 +100,7 @@ def _standing(record: Row) -> Standing:
         base=record["base"],
         events=tuple(
             Heard(event_id, second, None if pre is None else bytes.fromhex(pre), bytes.fromhex(post), terminal)
-            for event_id, pre, post in orjson.loads(record["edges"])
+            for event_id, pre, post in record["edges"]
         ),
         watched=record["watched"],
         open=record["open"],
@@ -110,7 +108,7 @@ def _standing(record: Row) -> Standing:
 
 
 def _state(record: Row) -> SubscriptionState:
-    items = tuple(SubscriptionItem(**_with_time(item)) for item in orjson.loads(record["items"]))
+    items = tuple(SubscriptionItem(**_with_time(item)) for item in record["items"])
     return SubscriptionState(**{name: record[name] for name in _STATE_FIELDS}, items=items)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import asyncpg
+import orjson
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -86,6 +87,7 @@ class Database:
             max_overflow=0,
             pool_timeout=patience_seconds,
             pool_use_lifo=True,
+            json_deserializer=orjson.loads,
         )
         return cls(engine)
 
@@ -134,6 +136,8 @@ class Database:
             try:
                 yield raw
             except LOST as error:
+                if isinstance(error, ValueError):  # asyncpg's own DataError: a value that cannot be sent
+                    raise
                 message = "the connection to PostgreSQL was lost"
                 raise ConnectionLost(message) from error
             finally:

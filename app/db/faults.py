@@ -61,6 +61,6 @@ def fault_of(error: BaseException) -> Fault:
             return Fault.PARTITION
         state = error.sqlstate or ""
         return _BY_STATE.get(state) or _BY_CLASS.get(state[:2], Fault.UNAVAILABLE)
-    if isinstance(error, asyncpg.DataError | asyncpg.exceptions.DataError):
-        return Fault.DATA
+    if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
+        return Fault.DATA  # a value that asyncpg cannot send
     return Fault.CONNECTION if isinstance(error, LOST) else Fault.BUG

@@ -90,10 +90,10 @@ class LedgerFloor(Base):
 
     __tablename__ = "ledger_floor"
 
-    only: Mapped[bool] = mapped_column(Boolean, primary_key=True, server_default=text("true"))
+    singleton: Mapped[bool] = mapped_column(Boolean, primary_key=True, server_default=text("true"))
     week: Mapped[date]
 
-    __table_args__ = (CheckConstraint("only", name="only_row"),)
+    __table_args__ = (CheckConstraint("singleton", name="one_row"),)
 
 
 class InboxEntry(Base):

@@ -109,6 +109,14 @@ class Provider(Protocol):
         """
         ...
 
+    def recall(self, source: Source, body: bytes, received_at: datetime) -> Delivery:
+        """The delivery of a body that the inbox holds: `read` proved it when it came, and is not asked again.
+
+        Raises:
+            PayloadError: the bytes are no event.
+        """
+        ...
+
     def changes(self, delivery: Delivery) -> Meaning:
         """What the event means for our rows.
 

@@ -1,12 +1,15 @@
 import json
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import NotJson
+from app.providers import json_body
 from app.providers.json_body import MAX_DEPTH, canonical_hash, decode, storable, substituted
 
 NONE: frozenset[str] = frozenset()
@@ -88,8 +91,30 @@ def test_brackets_in_strings_are_not_nesting() -> None:
     assert decode(json.dumps([text, [text]]).encode()) == [text, [text]]
 
 
+TRICKY = st.text('[]{}"\\\\a,', max_size=8)
+NESTED = st.recursive(
+    TRICKY, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TRICKY, inner, max_size=3), max_leaves=12
+)
+
+
+def depth(value: Any) -> int:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
+
+
+@given(NESTED)
+def test_the_limit_counts_levels_whatever_the_strings_hold(value: Any) -> None:
+    body = json.dumps(value).encode()
+    levels = depth(value)
+    with patch.object(json_body, "MAX_DEPTH", levels):
+        assert decode(body) == value
+    with patch.object(json_body, "MAX_DEPTH", levels - 1), pytest.raises(NotJson) if levels else nullcontext():
+        decode(body)
+
+
 @pytest.mark.parametrize("body", [b"[" * 129 + b'\\"' * 400_000, b'"' + b'\\"[' * 300_000, b'["' + b"[\\" * 300_000])
-def test_an_unclosed_string_is_looked_at_once(body: bytes) -> None:
+def test_a_string_that_never_closes_costs_no_more(body: bytes) -> None:
     begun = perf_counter()
     with pytest.raises(NotJson):
         decode(body)

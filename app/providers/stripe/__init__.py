@@ -3,7 +3,7 @@
 https://docs.stripe.com/webhooks
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from app.outcomes import Reason
@@ -55,7 +55,21 @@ class StripeProvider:
             now=now,
             tolerance_seconds=source.tolerance_seconds,
         )
-        event = decode(request.body)
+        headers = {name: value for name, value in request.headers.items() if name in self.headers}
+        return self._named(source, request.body, headers, secret_label=label, received_at=now)
+
+    def recall(self, source: Source, body: bytes, received_at: datetime) -> Delivery:
+        """The delivery of a stored body, which was verified at receipt.
+
+        Raises:
+            PayloadError: no event.
+        """
+        return self._named(source, body, {}, secret_label="", received_at=received_at)
+
+    def _named(
+        self, source: Source, body: bytes, headers: Mapping[str, str], *, secret_label: str, received_at: datetime
+    ) -> Delivery:
+        event = decode(body)
         envelope = read_envelope(event)
         return Delivery(
             source=source,
@@ -69,10 +83,10 @@ class StripeProvider:
             api_version=envelope.api_version,
             payload_hash=canonical_hash(event, without=_LIVE_COUNTERS),
             event=event,
-            body=request.body,
-            headers={name: value for name, value in request.headers.items() if name in self.headers},
-            secret_label=label,
-            received_at=now,
+            body=body,
+            headers=headers,
+            secret_label=secret_label,
+            received_at=received_at,
             twin_id=envelope.twin_id,
         )
 
