@@ -48,6 +48,8 @@ def _deeper_than_allowed(body: bytes) -> bool:
     quoted = unescaped.translate(_ONE_KIND, delete=_NO_STRUCTURE)
     brackets = _STRING.sub(b"", quoted.replace(b'""', b""))
     for _ in range(MAX_DEPTH):
+        if b"[]" not in brackets:
+            break
         brackets = brackets.replace(b"[]", b"")  # each pass takes the innermost level away
     return bool(brackets)
 

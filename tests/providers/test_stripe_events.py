@@ -10,7 +10,7 @@ from app.errors import NotAnEvent, NotJson
 from app.outcomes import Reason
 from app.providers import PROVIDERS
 from app.providers.base import FOREVER, Ignored, Provider
-from tests.providers.stripe_requests import SOURCE, STRIPE, T, ignored, read, snapshot
+from tests.providers.stripe_requests import NOW, SOURCE, STRIPE, T, ignored, read, snapshot
 from tests.shared_data import payload, stripe_events, timeline
 
 
@@ -243,6 +243,18 @@ def test_a_subscription_without_an_id_is_ignored() -> None:
 
 def test_a_connect_event_lives_in_the_namespace_of_its_account() -> None:
     assert read(timeline("I-odd/1-connect-account.json")).namespace == "stripe:acct_derived_connected:test"
+
+
+def test_a_stored_body_is_the_same_delivery_again() -> None:
+    delivery = read(timeline("B-lifecycle/2-updated-active.json"))
+    recalled = STRIPE.recall(SOURCE, delivery.body, delivery.received_at)
+    assert recalled == replace(delivery, headers={}, secret_label="")
+    assert STRIPE.changes(recalled) == STRIPE.changes(delivery)
+
+
+def test_a_stored_body_that_is_no_event_is_refused() -> None:
+    with pytest.raises(NotAnEvent):
+        STRIPE.recall(SOURCE, b"{}", NOW)
 
 
 @pytest.mark.parametrize("path", list(stripe_events()) or ["stripe"])
