@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import pwd
 import re
 import shutil
 import stat
@@ -23,13 +22,10 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote
 
-from app.db.postgres_binaries import Binaries, find_binaries
+from app.db.embedded_account import Account, account_for, as_seen_by, reachable
+from app.db.embedded_binaries import Binaries, find_binaries
 from app.errors import ConfigurationError
 
-ACCOUNTS = ("postgres", "nobody")
-"""PostgreSQL refuses to run as root; root runs it as the first of these that exists."""
-OPEN_FOLDER = Path("/var/lib/oncehook")
-"""Where binaries that lie in a closed folder, such as /root, are copied to so that those accounts can run them."""
 START_SECONDS = 60.0
 """Crash recovery of a development database is over by then."""
 LOG_LIMIT_BYTES = 10_000_000
@@ -47,12 +43,6 @@ class Server:
     url: str
     owned: bool
     binaries: Binaries
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    uid: int
-    gid: int
 
 
 @contextlib.contextmanager
@@ -91,8 +81,10 @@ def running(
             with _started(binaries, data, configuration, url=url, log=log, sync=durable):
                 lock.write(url)
                 lock.flush()
-                yield Server(url=url, owned=True, binaries=binaries)
-            lock.truncate(0)
+                try:
+                    yield Server(url=url, owned=True, binaries=binaries)
+                finally:
+                    lock.truncate(0)  # from here on nobody is to share it
 
 
 def _refuse_another_major(data: Path, binaries: Binaries) -> None:
@@ -151,12 +143,12 @@ def _try_lock(file: IO[str] | IO[bytes]) -> bool:
 def _started(
     binaries: Binaries, data: Path, configuration: Mapping[str, str], *, url: str, log: IO[bytes], sync: bool
 ) -> Iterator[None]:
-    account = _account(data)
-    usable = _reachable(binaries, account)
+    account = account_for(data)
+    usable = reachable(binaries, account)
     log_start = log.seek(0, os.SEEK_END)
     if not (data / "PG_VERSION").exists():
         _create_cluster(usable, data, account, log=log, sync=sync)
-    with _as_seen_by(account, data) as (location, descriptors):
+    with as_seen_by(account, data) as (location, descriptors):
         command = [str(usable.bindir / "postgres"), "-D", location]
         for name, value in configuration.items():
             command += ["-c", f"{name}={value}"]
@@ -178,7 +170,7 @@ def _create_cluster(binaries: Binaries, data: Path, account: Account | None, *, 
     if account is not None:
         os.chown(fresh, account.uid, account.gid)
     log_start = log.seek(0, os.SEEK_END)
-    with _as_seen_by(account, fresh) as (location, descriptors):
+    with as_seen_by(account, fresh) as (location, descriptors):
         command = [str(binaries.bindir / "initdb"), "-D", location, "-U", "postgres", "-E", "UTF8", "--locale=C"]
         command += ["--auth-local=trust", "--auth-host=scram-sha-256", "--no-instructions"]
         command += [] if sync else ["--no-sync"]
@@ -219,7 +211,8 @@ def _keep(
 
 def _environment() -> dict[str, str]:
     """What PostgreSQL needs of ours: neither our secrets nor the PG* variables, which would configure it."""
-    return {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "TZ") if name in os.environ} | {"LC_ALL": "C"}
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "TZ") if name in os.environ}
+    return kept | {"LC_ALL": "C"}
 
 
 def _disowned_pid(data: Path) -> dict[str, str]:
@@ -252,88 +245,6 @@ def _tail(log: IO[bytes], start: int) -> str:
     with Path(log.name).open("rb") as file:
         file.seek(start)
         return "\n".join(file.read().decode(errors="replace").splitlines()[-15:])
-
-
-def _account(data: Path) -> Account | None:
-    """Whom root lets the server run as, the owner of an existing cluster first; None: we are not root."""
-    if os.geteuid() != 0:
-        return None
-    if data.exists():
-        owner = data.stat()
-        if owner.st_uid == 0:
-            raise ConfigurationError(f"{data} belongs to root, as whom PostgreSQL does not run: chown -R it to {ACCOUNTS}")
-        return Account(owner.st_uid, owner.st_gid or owner.st_uid)
-    for name in ACCOUNTS:
-        with contextlib.suppress(KeyError):
-            entry = pwd.getpwnam(name)
-            return Account(entry.pw_uid, entry.pw_gid)
-    raise ConfigurationError(f"PostgreSQL does not run as root, and there is none of the users {ACCOUNTS} to run it as")
-
-
-@contextlib.contextmanager
-def _as_seen_by(account: Account | None, folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """A path of `folder`, and the descriptors to pass on with it, that works below folders closed to the account.
-
-    Opened by root, the descriptor leads into `folder` without passing its parents, so that no mode of theirs has to be
-    changed. PostgreSQL makes the data folder its working directory and uses no other path into it.
-    """
-    if account is None or not Path("/proc/self/fd").exists():
-        yield str(folder), ()
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield f"/proc/self/fd/{descriptor}", (descriptor,)
-    finally:
-        os.close(descriptor)
-
-
-def _reachable(binaries: Binaries, account: Account | None) -> Binaries:
-    """The binaries, or a copy of them where the account can run them."""
-    if account is None or _runs(binaries, account):
-        return binaries
-    prefix = binaries.bindir.parent
-    digest = hashlib.sha256(os.fsencode(prefix)).hexdigest()[:8]
-    target = OPEN_FOLDER / f"postgresql-{binaries.version}-{digest}"
-    copy = Binaries(bindir=target / "bin", major=binaries.major, version=binaries.version)
-    try:
-        if not target.exists():
-            _copy_open(prefix, target)
-    except OSError as error:
-        raise ConfigurationError(
-            f"{binaries.bindir} is closed to the user that runs PostgreSQL, and copying it to {target} failed: {error}"
-        ) from error
-    if not _runs(copy, account):
-        raise ConfigurationError(f"User {account.uid} runs PostgreSQL neither in {binaries.bindir} nor in {copy.bindir}")
-    return copy
-
-
-def _runs(binaries: Binaries, account: Account) -> bool:
-    command = [str(binaries.bindir / "postgres"), "--version"]
-    try:
-        done = subprocess.run(
-            command, user=account.uid, group=account.gid, extra_groups=[], cwd="/", check=False, capture_output=True
-        )
-    except OSError:
-        return False
-    return done.returncode == 0
-
-
-def _copy_open(prefix: Path, target: Path) -> None:
-    """Copy an installation, readable for all; whoever renames first wins."""
-    if not OPEN_FOLDER.exists():
-        OPEN_FOLDER.mkdir(parents=True)
-        OPEN_FOLDER.chmod(0o755)
-    partial = Path(tempfile.mkdtemp(dir=OPEN_FOLDER, prefix=".partial-"))
-    for name in ("bin", "lib", "share"):
-        if (prefix / name).is_dir():
-            shutil.copytree(prefix / name, partial / name, symlinks=True)
-    for path in [partial, *partial.rglob("*")]:
-        if not path.is_symlink():
-            readable = path.stat().st_mode & 0o500
-            path.chmod(0o200 | readable | readable >> 3 | readable >> 6)
-    with contextlib.suppress(OSError):
-        partial.rename(target)
-    shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextlib.contextmanager

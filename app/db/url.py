@@ -1,90 +1,202 @@
-"""Read a plain libpq URL, as operators paste it, into what asyncpg takes."""
+"""What asyncpg is told for a plain `postgresql://` URL: the URL is read by libpq's rules, as psql would read it.
 
+asyncpg 0.32 reads URLs too, but not as libpq does: `?host=`, `?port=`, `?user=` and `?dbname=` lose against what stands
+before the `?`, a lone `/` is an empty database name, `+` becomes a space, `#` and `?` end a password, `connect_timeout`
+and every word it does not know are sent to the server as settings, and some of its errors quote the password. So only
+TLS is left to its reading of a URL, since its arguments have no names for certificates.
+"""
+
+import os
+import re
+import ssl
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode
 
 from app.errors import ConfigurationError
 
-_SCHEMES = ("postgresql", "postgres", "postgresql+asyncpg")
-_BY_ASYNCPG = frozenset(
-    {
-        "host", "port", "user", "password", "dbname", "database", "passfile", "service", "sslmode", "sslcert", "sslkey",
-        "sslrootcert", "sslcrl", "sslpassword", "sslnegotiation", "ssl_min_protocol_version",
-        "ssl_max_protocol_version", "target_session_attrs", "krbsrvname", "gsslib",
-    }
-)  # fmt: skip
-"""libpq parameters that asyncpg itself reads from the URL."""
-_SERVER_SETTINGS = frozenset({"application_name", "search_path", "client_encoding", "TimeZone", "timezone", "DateStyle"})
-_WITHOUT_EFFECT = frozenset(
-    {
-        "gssencmode", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout",
-        "fallback_application_name", "sslcompression", "sslsni", "load_balance_hosts",
-    }
-)  # fmt: skip
-"""libpq parameters that asyncpg lacks and that can be left out without harm to safety."""
+LAST_PORT = 65535
+SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+SSL_FILES = ("sslcert", "sslkey", "sslrootcert", "sslcrl")
+SSL_PARAMETERS = {
+    *SSL_FILES, "sslmode", "sslpassword", "sslnegotiation", "ssl_min_protocol_version", "ssl_max_protocol_version",
+}  # fmt: skip
+ARGUMENTS = {"user", "password", "passfile", "target_session_attrs", "krbsrvname", "gsslib"}
+"""Parameters that asyncpg takes under the same name."""
+HARMLESS: dict[str, set[str] | None] = {
+    "channel_binding": {"disable", "prefer"},
+    "client_encoding": {"auto", "utf8", "utf-8", "unicode"},
+    "gssdelegation": {"0"},
+    "gssencmode": {"disable", "prefer"},
+    "keepalives": None,
+    "keepalives_count": None,
+    "keepalives_idle": None,
+    "keepalives_interval": None,
+    "load_balance_hosts": {"disable"},
+    "max_protocol_version": None,
+    "min_protocol_version": {"3.0"},
+    "sslcertmode": {"allow"},
+    "sslcompression": {"0"},
+    "sslsni": {"1"},
+    "tcp_user_timeout": None,
+}
+"""Parameters that asyncpg lacks, with the values (None: any) under which nothing that was asked for is missing."""
+
+_GRAMMAR = re.compile(
+    r"(?:(?P<user>[^:@/]*)(?::(?P<password>[^@/]*))?@)?(?P<hosts>[^/?]*)(?:/(?P<dbname>[^?]*))?(?:\?(?P<query>.*))?",
+    re.DOTALL,
+)
+_HOST = re.compile(r"(?:\[(?P<ipv6>[^\[\]@]+)\]|(?P<name>[^:@\[\]]*))(?::(?P<port>[^:@]*))?")
 
 
-def dsn_and_arguments(url: str) -> tuple[str, dict[str, Any]]:
-    """What to call `asyncpg.connect(dsn, **arguments)` with.
+def asyncpg_arguments(url: str) -> dict[str, Any]:
+    """The keyword arguments of `asyncpg.connect`, which are also the `connect_args` of an engine without a URL.
+
+    What the URL leaves out is taken from PGHOST, PGUSER, PGPASSWORD, ~/.pgpass and so on, as by libpq. Unlike there,
+    `connect_timeout` is for all hosts together, and it is 60 s by default.
 
     Raises:
-        ConfigurationError: another database, a parameter that cannot be honoured, or no URL at all. The message never
-            holds the URL's password.
+        ConfigurationError: the URL cannot be read, or asks for what asyncpg cannot do. The message shows no value but
+            names of parameters and files.
     """
+    scheme, separator, rest = url.strip().partition("://")
+    if not separator or not re.fullmatch("[a-z0-9+]+", scheme):
+        raise ConfigurationError("The database URL has to begin with postgresql://")
+    if scheme not in {"postgresql", "postgres", "postgresql+asyncpg"}:
+        raise ConfigurationError(f"The database URL begins with {scheme}://, but only postgresql:// is supported")
+    parts = _GRAMMAR.fullmatch(rest)
+    if parts is None:
+        raise ConfigurationError("The database URL cannot be read: a password's @ : / are written %40 %3A %2F")
+    authority = {name: _decoded(parts[name]) for name in ("user", "password", "dbname") if parts[name]}
+    hosts, ports = _hosts(parts["hosts"])
+    query = _parameters(parts["query"] or "")
+    if "host" in query:
+        hosts = query.pop("host").split(",")
+    if "port" in query:
+        ports = query.pop("port").split(",")
+    return _addresses(hosts, ports) | _arguments(authority | query)
+
+
+def _hosts(text: str) -> tuple[list[str], list[str]]:
+    hosts, ports = [], []
+    for address in text.split(","):
+        match = _HOST.fullmatch(address)
+        if match is None:
+            raise ConfigurationError(
+                "The host part of the database URL cannot be read: it is host or host:port, several are separated by "
+                "commas, and in a password before it @ : / are written %40 %3A %2F"
+            )
+        hosts.append(_decoded(match["ipv6"] or match["name"]))
+        ports.append(match["port"] or "")
+    return hosts, ports
+
+
+def _parameters(query: str) -> dict[str, str]:
+    """The parameters that have a value; libpq takes an empty one for its default."""
+    parameters: dict[str, str] = {}
+    for pair in filter(None, query.split("&")):
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise ConfigurationError("The database URL has a parameter without a value: write name=value")
+        if name in parameters:
+            raise ConfigurationError(f"The database URL has the parameter {name} twice")
+        parameters[name] = _decoded(value)
+    return {name: value for name, value in parameters.items() if value}
+
+
+def _decoded(text: str) -> str:
+    if re.search(r"%(?![0-9A-Fa-f]{2})", text):
+        raise ConfigurationError("The database URL has a % that begins no %XX: write a plain % as %25")
     try:
-        parts = urlsplit(url)
-        parameters = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError as error:
-        message = "DATABASE_URL is no URL: write postgresql://user:password@host:5432/database"
-        raise ConfigurationError(message) from error
-    if parts.scheme not in _SCHEMES:
-        message = f"DATABASE_URL must begin with postgresql://, not with {parts.scheme or 'nothing'}:"
-        raise ConfigurationError(message)
-    kept: list[tuple[str, str]] = []
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise ConfigurationError("The database URL has %XX that are not UTF-8") from None
+
+
+def _addresses(hosts: list[str], ports: list[str]) -> dict[str, Any]:
+    """The arguments `host` and `port`; absent where the URL has none."""
+    arguments: dict[str, Any] = {}
+    if any(hosts):
+        if not all(hosts):
+            raise ConfigurationError("The database URL has an empty host among several")
+        arguments["host"] = hosts
+    if any(ports):
+        if not all(port == "" or (port.isdecimal() and 0 < int(port) <= LAST_PORT) for port in ports):
+            raise ConfigurationError("The database URL has a port that is none")
+        if len(ports) not in {1, len(hosts)}:
+            raise ConfigurationError(f"The database URL has {len(ports)} ports for {len(hosts)} hosts")
+        arguments["port"] = [int(port or 5432) for port in ports]
+    return arguments
+
+
+def _arguments(parameters: dict[str, str]) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     settings: dict[str, str] = {}
-    for name, value in parameters:
-        if name in _BY_ASYNCPG:
-            kept.append((name, value))
-        elif name in _SERVER_SETTINGS:
+    tls: dict[str, str] = {}
+    for name, value in parameters.items():
+        if name in SSL_PARAMETERS:
+            tls[name] = value
+        elif name == "ssl":  # JDBC's word, which libpq takes too; with a mode as value it is asyncpg's
+            tls.setdefault("sslmode", "require" if value == "true" else value)
+        elif name in ARGUMENTS:
+            arguments[name] = value
+        elif name == "dbname":
+            arguments["database"] = value
+        elif name in {"application_name", "options"}:  # the server reads `options` itself, as it does for libpq
             settings[name] = value
-        elif name == "options":
-            settings |= _options(value)
+        elif name == "fallback_application_name":
+            settings.setdefault("application_name", parameters.get("application_name", value))
         elif name == "connect_timeout":
             arguments["timeout"] = _seconds(value)
-        elif name == "channel_binding":
-            _refuse_required(name, value)
-        elif name not in _WITHOUT_EFFECT:
-            message = f"DATABASE_URL has the parameter {name!r}, which is not known here"
-            raise ConfigurationError(message)
+        else:
+            _refuse_unless_harmless(name, value)
     if settings:
         arguments["server_settings"] = settings
-    query = urlencode(kept, quote_via=quote)
-    return f"postgresql://{parts.netloc}{parts.path}{'?' + query if query else ''}", arguments
+    return arguments | _tls(tls)
 
 
-def _options(value: str) -> dict[str, str]:
-    """The settings of `options=-c name=value …` (libpq also takes `-cname=value` and `--name=value`)."""
-    settings: dict[str, str] = {}
-    words = iter(value.split())
-    for word in words:
-        pair = next(words, "") if word == "-c" else word.removeprefix("-c").removeprefix("--")
-        name, equals, setting = pair.partition("=")
-        if not equals or not name:
-            message = "DATABASE_URL: options must be a list of `-c name=value`"
-            raise ConfigurationError(message)
-        settings[name] = setting
-    return settings
+def _seconds(value: str) -> float | None:
+    if not re.fullmatch("-?[0-9]+", value):
+        raise ConfigurationError("The database URL's connect_timeout has to be a whole number of seconds")
+    return float(value) if int(value) > 0 else None
 
 
-def _seconds(value: str) -> float:
-    if not value.isdigit():
-        message = "DATABASE_URL: connect_timeout must be a whole number of seconds"
-        raise ConfigurationError(message)
-    return max(float(value), 2.0)
+def _refuse_unless_harmless(name: str, value: str) -> None:
+    if name not in HARMLESS:
+        raise ConfigurationError(
+            f"The database URL has the parameter {name}, which is unknown or not supported by asyncpg: remove it. "
+            "Settings of the server are written options=-c%20name=value"
+        )
+    accepted = HARMLESS[name]
+    if accepted is not None and value.lower() not in accepted:
+        values = " or ".join(sorted(accepted))
+        raise ConfigurationError(
+            f"The database URL's {name} asks for what asyncpg cannot do: remove it, or use {values}"
+        )
 
 
-def _refuse_required(name: str, value: str) -> None:
-    if value == "require":
-        message = f"DATABASE_URL asks for {name}=require, which cannot be promised here; use sslmode=verify-full"
-        raise ConfigurationError(message)
+def _tls(parameters: dict[str, str]) -> dict[str, Any]:
+    """A URL with nothing but the TLS parameters, or a context where asyncpg knows no way to say it."""
+    system = parameters.get("sslrootcert") == "system"
+    mode = parameters.get("sslmode", "verify-full" if system else None)
+    if mode is not None and mode not in SSL_MODES:
+        raise ConfigurationError(f"The database URL's sslmode has to be one of {', '.join(SSL_MODES)}")
+    for name in SSL_FILES:
+        path = parameters.get(name)
+        if path and not (system and name == "sslrootcert") and mode != "disable" and not os.access(path, os.R_OK):
+            raise ConfigurationError(f"The database URL's {name} names a file that cannot be read: {path}")
+    if not system:
+        return {"dsn": f"postgresql://?{urlencode(parameters, quote_via=quote)}"}
+    if mode != "verify-full":
+        raise ConfigurationError("The database URL's sslrootcert=system needs sslmode=verify-full, as in libpq")
+    return _system_tls(parameters)
+
+
+def _system_tls(parameters: dict[str, str]) -> dict[str, Any]:
+    """`sslrootcert=system`: trust the certificate authorities of the machine."""
+    unsupported = sorted(parameters.keys() - {"sslrootcert", "sslmode", "sslcert", "sslkey", "sslpassword"})
+    if unsupported:
+        raise ConfigurationError(f"The database URL has sslrootcert=system, with which {unsupported[0]} does not work")
+    context = ssl.create_default_context()
+    if "sslcert" in parameters:
+        context.load_cert_chain(parameters["sslcert"], parameters.get("sslkey"), parameters.get("sslpassword"))
+    return {"dsn": "postgresql://", "ssl": context}

