@@ -40,6 +40,7 @@ class Service:
 
     app: "Application"
     database: Database
+    receiver: Receiver
     batcher: Batcher
     sources: dict[str, Source]
 
@@ -129,6 +130,6 @@ def build(settings: Settings) -> Service:
     )
     api.include_router(Health(database, known_revisions()).routes())
     document_webhooks(api)
-    return Service(Application(webhooks, api), database, batcher, sources)
+    return Service(Application(webhooks, api), database, receiver, batcher, sources)
 
 

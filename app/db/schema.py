@@ -1,6 +1,7 @@
 """The schema's revision: bring a database to it, and tell whether a database is at or past it."""
 
 import asyncio
+from datetime import date
 from enum import StrEnum
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from app.db import partitions
 from app.db.engine import Database, Timeouts
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +36,16 @@ def config(url: str | None = None) -> Config:
 async def migrate(url: str) -> None:
     """Upgrade to this code's revision, under a transaction-level advisory lock, so that replicas may race."""
     await asyncio.to_thread(command.upgrade, config(url), "head")
+
+
+async def prepare(url: str, today: date) -> None:
+    """Migrate, and make the partitions of the days and weeks to come."""
+    await migrate(url)
+    database = Database.connect(url, pool_size=1)
+    try:
+        await partitions.ensure_ahead(database, today)
+    finally:
+        await database.close()
 
 
 def known_revisions() -> tuple[str, ...]:

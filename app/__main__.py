@@ -1,0 +1,5 @@
+"""`python -m app` is `oncehook`."""
+
+from app.cli import app
+
+app()

@@ -1,0 +1,182 @@
+"""The command line: serve, dev, migrate, send and check-config."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvicorn
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from app.clock import utc_now
+from app.db import embedded
+from app.db.schema import prepare
+from app.errors import ConfigurationError, OncehookError
+from app.main import sources_of
+from app.providers.base import Source
+from app.send.command import send
+from app.settings import Settings
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Receive webhooks, exactly once and in order.")
+app.command()(send)
+
+DEV_FOLDER = Path(".oncehook")
+"""Where `dev` keeps its PostgreSQL and its secrets."""
+
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")]
+Workers = Annotated[int, typer.Option(min=1, max=64, help="Processes behind the one port; one a core is enough.")]
+
+_errors = Console(stderr=True)
+
+
+@app.command()
+def serve(host: Host = "127.0.0.1", port: Port = 8000, workers: Workers = 1) -> None:
+    """Run the service against DATABASE_URL, whose schema `migrate` has prepared."""
+    with _told():
+        settings = _settings()
+        if settings.database_url is None:
+            message = "DATABASE_URL is not set; `oncehook dev` starts a PostgreSQL of its own"
+            raise ConfigurationError(message)
+        _sources(settings)
+        _serve(host, port, workers)
+
+
+@app.command()
+def dev(host: Host = "127.0.0.1", port: Port = 8000, workers: Workers = 1) -> None:
+    """Run everything on this machine: PostgreSQL (unless DATABASE_URL is set), migrations, secrets, the service."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the server's own shutdown is not the last word
+    with _told(), contextlib.ExitStack() as stack:
+        settings = _settings()
+        if settings.database_url is None:
+            DEV_FOLDER.mkdir(exist_ok=True)
+            server = stack.enter_context(embedded.running(DEV_FOLDER, bindir=settings.pg_bindir))
+            os.environ["DATABASE_URL"] = server.url
+        else:
+            os.environ["DATABASE_URL"] = settings.database_url.get_secret_value()
+        _dev_environment(settings, f"http://{host}:{port}")
+        settings = _settings()
+        _sources(settings)
+        asyncio.run(prepare(os.environ["DATABASE_URL"], utc_now().date()))
+        _errors.print(f"oncehook listens on http://{host}:{port}; try: [bold]oncehook send stripe lifecycle --shuffle[/]")
+        _serve(host, port, workers)
+
+
+@app.command()
+def migrate() -> None:
+    """Bring the schema of DATABASE_URL to this version and make its partitions; replicas may race."""
+    with _told():
+        settings = _settings()
+        if settings.database_url is None:
+            message = "DATABASE_URL is not set: there is nothing to migrate"
+            raise ConfigurationError(message)
+        asyncio.run(prepare(settings.database_url.get_secret_value(), utc_now().date()))
+        typer.echo("The schema is up to date.")
+
+
+@app.command()
+def check_config() -> None:
+    """Read every setting and source, and say what they come to or what is wrong with them; secrets are not shown."""
+    with _told():
+        settings = _settings()
+        sources = _sources(settings)
+        table = Table("source", "provider", "namespace", "mode", "secrets", "limit", "deadline", title="Sources")
+        for source in sources.values():
+            labels = ", ".join(secret.label for secret in source.secrets)
+            limit, deadline = f"{source.max_body_bytes:,} B", f"{source.deadline_seconds:g} s"
+            namespace = source.namespace or "self"
+            table.add_row(source.name, source.provider, namespace, source.livemode, labels, limit, deadline)
+        Console().print(table)
+        if not sources:
+            typer.echo("No source is configured: set STRIPE_WEBHOOK_SECRETS or SOURCES_FILE.")
+        if settings.database_url is None:
+            typer.echo("DATABASE_URL is not set: only `oncehook dev` works.")
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Tell a person about an error in one line and leave with status 2."""
+    try:
+        yield
+    except OncehookError as error:
+        _errors.print(f"[red]error:[/] {error}", highlight=False)
+        raise typer.Exit(2) from error
+
+
+def _settings() -> Settings:
+    """The settings.
+
+    Raises:
+        ConfigurationError: one of them is wrong; its value, which may be a secret, is not repeated.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        found = [f"{'.'.join(str(part) for part in one['loc']).upper()}: {one['msg']}" for one in error.errors()]
+        raise ConfigurationError("; ".join(found)) from None
+
+
+def _sources(settings: Settings) -> dict[str, Source]:
+    return sources_of(settings)
+
+
+def _dev_environment(settings: Settings, url: str) -> None:
+    """Make secrets where none are set, and write down for `send` what this service runs with."""
+    DEV_FOLDER.mkdir(exist_ok=True)
+    path = DEV_FOLDER / "dev.env"
+    known = _read_env(path)
+    if not settings.stripe_webhook_secrets:
+        known.setdefault("STRIPE_WEBHOOK_SECRETS", f"whsec_{secrets.token_urlsafe(24)}")
+        os.environ["STRIPE_WEBHOOK_SECRETS"] = known["STRIPE_WEBHOOK_SECRETS"]
+    else:
+        known["STRIPE_WEBHOOK_SECRETS"] = ",".join(
+            secret.get_secret_value() for secret in settings.stripe_webhook_secrets
+        )
+    known |= {"DATABASE_URL": os.environ["DATABASE_URL"], "ONCEHOOK_URL": url}
+    draft = path.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.writelines(f"{name}={value}\n" for name, value in known.items())
+    draft.replace(path)
+
+
+def _read_env(path: Path) -> dict[str, str]:
+    if not path.exists():
+        return {}
+    pairs = (line.partition("=") for line in path.read_text().splitlines() if "=" in line)
+    return {name: value for name, _, value in pairs}
+
+
+def _serve(host: str, port: int, workers: int) -> None:
+    """Run uvicorn; with several workers their metrics meet in a folder that one scrape reads."""
+    folder = tempfile.mkdtemp(prefix="oncehook-metrics-") if workers > 1 else None
+    if folder:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    try:
+        uvicorn.run(
+            "app.main:create_app",
+            factory=True,
+            host=host,
+            port=port,
+            workers=workers,
+            access_log=False,
+            log_config=None,
+            loop="uvloop" if sys.platform != "win32" else "asyncio",
+            http="httptools",
+            server_header=False,
+            date_header=True,
+        )
+    finally:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
