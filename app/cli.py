@@ -68,7 +68,9 @@ def dev(host: Host = "127.0.0.1", port: Port = 8000, workers: Workers = 1) -> No
         settings = _settings()
         _sources(settings)
         asyncio.run(prepare(os.environ["DATABASE_URL"], utc_now().date()))
-        _errors.print(f"oncehook listens on http://{host}:{port}; try: [bold]oncehook send stripe lifecycle --shuffle[/]")
+        _errors.print(
+            f"oncehook listens on http://{host}:{port}; try: [bold]oncehook send stripe lifecycle --shuffle[/]"
+        )
         _serve(host, port, workers)
 
 

@@ -131,5 +131,3 @@ def build(settings: Settings) -> Service:
     api.include_router(Health(database, known_revisions()).routes())
     document_webhooks(api)
     return Service(Application(webhooks, api), database, receiver, batcher, sources)
-
-

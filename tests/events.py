@@ -1,7 +1,7 @@
 """Small Stripe subscription events, and the ways to deliver one: signed bytes, or a delivery already read."""
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from app.clock import utc_now
@@ -15,7 +15,7 @@ HOUR_AGO = int(utc_now().timestamp()) - 3600
 """The second around which most tests' events happen; fixed for a run, in the current week's partitions or the last."""
 
 
-def subscription(  # noqa: PLR0913
+def subscription(
     event_id: str,
     status: str,
     *,
@@ -82,5 +82,5 @@ def headers_of(body: bytes, *, secret: bytes = SECRET, at: datetime | None = Non
 
 def delivery(event: Any, *, source: Source = SOURCE) -> Delivery:
     """A verified delivery of the event."""
-    body, now = body_of(event), datetime.now(UTC)
+    body, now = body_of(event), utc_now()
     return StripeProvider().read(source, Request(headers_of(body), body), now)

@@ -77,12 +77,14 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def process(database_url: str, *, workers: int = 1, **environment: str) -> AsyncIterator[Process]:
+async def process(
+    database_url: str, *, workers: int = 1, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Process]:
     """`oncehook serve` in a process of its own, ready to receive; killed at the end if it still runs."""
     port = free_port()
     command = [sys.executable, "-m", "app", "serve", "--port", str(port), "--workers", str(workers)]
-    values = {"DATABASE_URL": database_url, "STRIPE_WEBHOOK_SECRETS": SECRET.decode()} | environment
-    popen = subprocess.Popen(command, env=os.environ | values, stdout=subprocess.DEVNULL)
+    values = {"DATABASE_URL": database_url, "STRIPE_WEBHOOK_SECRETS": SECRET.decode()} | dict(environment or {})
+    popen = subprocess.Popen(command, env=os.environ | values, stdout=subprocess.DEVNULL)  # noqa: ASYNC220
     found = Process(f"http://127.0.0.1:{port}", popen)
     try:
         await until(lambda: _ready(found))
@@ -108,7 +110,7 @@ async def _ready(found: Process) -> bool:
 async def until(condition: Callable[[], Awaitable[bool]], patience: float = PATIENCE_SECONDS) -> None:
     """Wait for something to come true; fails when it does not in time."""
     async with asyncio.timeout(patience):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110  (what is waited for is in other processes)
             await asyncio.sleep(0.02)
 
 
@@ -138,4 +140,4 @@ class Rows:
     async def counts(self) -> Mapping[str, int]:
         """How many rows each table has."""
         tables = ("processed_events", "inbox", "subscriptions", "outbox")
-        return {table: await self.one(f"SELECT count(*) FROM {table}") for table in tables}  # noqa: S608
+        return {table: await self.one(f"SELECT count(*) FROM {table}") for table in tables}

@@ -49,7 +49,8 @@ class Settled:
 class Standing:
     """Where a row stands: the part of it that decides. `winner` is None for a row that nothing filled yet.
 
-    `events` are those of the winner's second (only terminal ones once one was heard), ordered by id. `base` is the hash of the state at the end of the older seconds, None where that is unknown or undecided.
+    `events` are those of the winner's second (only terminal ones once one was heard), ordered by id. `base` is the hash
+    of the state at the end of the older seconds, None where that is unknown or undecided.
     """
 
     version: int = 0

@@ -1,6 +1,6 @@
 """Apply changes to subscriptions: make missing rows, lock in key order, decide, write with the guard."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -70,7 +70,7 @@ WHERE s.id = written.id
   AND s.version = written.read_version
   AND (s.updated_at IS NULL OR s.updated_at <= written.updated_at)
 RETURNING s.id
-"""
+"""  # noqa: S608  (the names are constants of `records`)
 
 
 class RowMoved(Unavailable):

@@ -23,7 +23,7 @@ class Row(Protocol):
 
 
 class Connection(Protocol):
-    """What the path needs of a connection; raw asyncpg satisfies it, so a statement costs one round trip and no more."""
+    """What the path needs of a connection; raw asyncpg satisfies it, so a statement costs one round trip."""
 
     async def fetch(self, query: str, *args: Any) -> Sequence[Row]:
         """Run one statement and return its rows."""

@@ -5,10 +5,10 @@ from datetime import date
 from enum import StrEnum
 from pathlib import Path
 
-from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from alembic import command
 from app.db import partitions
 from app.db.engine import Database, Timeouts
 

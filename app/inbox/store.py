@@ -17,7 +17,8 @@ WITH floor AS MATERIALIZED (SELECT week FROM ledger_floor)
 INSERT INTO processed_events AS known
   (namespace, event_id, week, type, occurred_at, received_at, api_version, payload_hash, outcome)
 SELECT claimed.*, 'applied'
-FROM unnest($1::text[], $2::text[], $3::date[], $4::text[], $5::timestamptz[], $6::timestamptz[], $7::text[], $8::bytea[])
+FROM unnest(
+    $1::text[], $2::text[], $3::date[], $4::text[], $5::timestamptz[], $6::timestamptz[], $7::text[], $8::bytea[])
   AS claimed (namespace, event_id, week, type, occurred_at, received_at, api_version, payload_hash)
   CROSS JOIN floor
 WHERE claimed.week >= floor.week OR claimed.week = $9

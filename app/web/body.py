@@ -10,7 +10,7 @@ from app.errors import BodyTimeout, Overloaded, TooLarge
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
-class ClientGone(Exception):  # noqa: N818  (nobody is told of it)
+class ClientGone(Exception):
     """The client closed the connection before its body was complete."""
 
 

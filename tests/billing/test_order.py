@@ -43,7 +43,8 @@ def edges(*ways: str, at: int = 0) -> list[Heard]:
 
 
 def play(events: Sequence[Heard]) -> Standing:
-    standing, heard = Standing(), []
+    standing = Standing()
+    heard: list[Heard] = []
     for event in events:
         standing = hear(standing, event, heard if needs_history(standing, event) else ()).standing
         heard.append(event)
@@ -76,7 +77,7 @@ def play(events: Sequence[Heard]) -> Standing:
         (["C", "D"], None, "D", True, False),
     ],
 )
-def test_a_second_comes_to(ways: list[str], start: str | None, end: str, is_open: bool, watched: bool) -> None:  # noqa: FBT001
+def test_a_second_comes_to(ways: list[str], start: str | None, end: str, is_open: bool, watched: bool) -> None:
     settled = settle(edges(*ways), place(start) if start else None)
     assert (settled.winner.post, settled.open, settled.watched) == (place(end), is_open, watched)
 

@@ -55,14 +55,16 @@ async def held(database_url: str, step: str) -> AsyncIterator[None]:
 
 async def waiting(rows: Rows) -> bool:
     """Whether a connection of the service waits for a lock."""
-    return await rows.one(
-        "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return bool(
+        await rows.one(
+            "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
     )
 
 
 async def only_ours(rows: Rows) -> bool:
     """Whether all connections but the observer's have gone."""
-    return await rows.one("SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database()")
+    return bool(await rows.one("SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database()"))
 
 
 @pytest.mark.parametrize("step", HOLDS)
@@ -71,7 +73,7 @@ async def test_a_kill_while_a_step_waits_leaves_nothing_and_the_resend_is_applie
 ) -> None:
     environment = patient_source(tmp_path)
     async with httpx.AsyncClient(timeout=30) as client:
-        async with held(database_url, step), process(database_url, **environment) as killed:
+        async with held(database_url, step), process(database_url, environment=environment) as killed:
             lost = asyncio.create_task(post(client, EVENT, f"{killed.url}/webhooks/stripe"))
             await until(lambda: waiting(rows))
             killed.kill()
@@ -79,7 +81,7 @@ async def test_a_kill_while_a_step_waits_leaves_nothing_and_the_resend_is_applie
                 await lost
         await until(lambda: only_ours(rows))
         assert await rows.counts() == NOTHING
-        async with process(database_url, **environment) as restarted:
+        async with process(database_url, environment=environment) as restarted:
             answers = [await post(client, EVENT, f"{restarted.url}/webhooks/stripe") for _ in range(2)]
     assert [answer.json()["outcome"] for answer in answers] == ["applied", "duplicate"]
     assert await rows.counts() == APPLIED
@@ -90,7 +92,7 @@ async def test_a_kill_between_commit_and_answer_loses_nothing_and_the_resend_is_
 ) -> None:
     environment = patient_source(tmp_path)
     async with httpx.AsyncClient(timeout=30) as client, wire(database_url, tmp_path) as between:
-        async with process(between.url, **environment) as killed:
+        async with process(between.url, environment=environment) as killed:
             between.arm(b"COMMIT", Act.HOLD_ANSWER)
             lost = asyncio.create_task(post(client, EVENT, f"{killed.url}/webhooks/stripe"))
             await between.reached.wait()
@@ -103,16 +105,14 @@ async def test_a_kill_between_commit_and_answer_loses_nothing_and_the_resend_is_
             killed.kill()
             with pytest.raises(httpx.TransportError):
                 await lost
-        async with process(database_url, **environment) as restarted:
+        async with process(database_url, environment=environment) as restarted:
             answer = await post(client, EVENT, f"{restarted.url}/webhooks/stripe")
     assert answer.json()["outcome"] == "duplicate"
     assert await rows.counts() == APPLIED
 
 
 @pytest.mark.parametrize("table", ["processed_events", "subscriptions", "inbox", "outbox"])
-async def test_a_failure_at_any_table_leaves_nothing_and_says_503(
-    served: Served, rows: Rows, table: str
-) -> None:
+async def test_a_failure_at_any_table_leaves_nothing_and_says_503(served: Served, rows: Rows, table: str) -> None:
     await rows.connection.execute(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
         " $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '53100'; END $$;"
@@ -142,7 +142,9 @@ async def test_a_connection_lost_at_commit_is_claimed_again_and_applied_once(
 
 
 async def test_the_service_heals_by_itself_when_every_connection_was_cut(served: Served, rows: Rows) -> None:
-    await asyncio.gather(*(served.post(subscription(f"evt_other_{n}", "active", object_id=f"sub_other_{n}")) for n in range(8)))
+    await asyncio.gather(
+        *(served.post(subscription(f"evt_other_{n}", "active", object_id=f"sub_other_{n}")) for n in range(8))
+    )
     await rows.connection.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -150,9 +152,7 @@ async def test_the_service_heals_by_itself_when_every_connection_was_cut(served:
     assert (await served.post(EVENT)).json()["outcome"] == "applied"
 
 
-async def test_a_database_that_is_read_only_gets_503_and_heals_without_a_restart(
-    served: Served, rows: Rows
-) -> None:
+async def test_a_database_that_is_read_only_gets_503_and_heals_without_a_restart(served: Served, rows: Rows) -> None:
     name = await rows.one("SELECT current_database()")
     await rows.connection.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
     await served.service.database.engine.dispose()
@@ -164,7 +164,10 @@ async def test_a_database_that_is_read_only_gets_503_and_heals_without_a_restart
 
 
 async def test_a_stop_finishes_what_was_accepted(database_url: str, rows: Rows, tmp_path: Path) -> None:
-    async with httpx.AsyncClient(timeout=30) as client, process(database_url, **patient_source(tmp_path)) as stopped:
+    async with (
+        httpx.AsyncClient(timeout=30) as client,
+        process(database_url, environment=patient_source(tmp_path)) as stopped,
+    ):
         async with held(database_url, "locking the row"):
             waits = asyncio.create_task(post(client, EVENT, f"{stopped.url}/webhooks/stripe"))
             await until(lambda: waiting(rows))

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import Any
 
 import httpx
@@ -19,7 +19,7 @@ TIMEOUTS = Timeouts.within(30)
 
 def chain(*states: str, at: int = 10, first: int = 1) -> list[Event]:
     """Updates inside one second, each from the state before it."""
-    pairs = zip(states, states[1:], strict=False)
+    pairs = pairwise(states)
     return [
         subscription(f"evt_{number}", after, before=before, at=at)
         for number, (before, after) in enumerate(pairs, start=first)
@@ -78,8 +78,7 @@ DECIDED = {
 def in_every_order(events: Sequence[Event]) -> list[list[Event]]:
     """Every order of the events, each in an account of its own, so that ids may be the same."""
     return [
-        [{**event, "account": f"acct_{number}"} for event in order]
-        for number, order in enumerate(permutations(events))
+        [{**event, "account": f"acct_{number}"} for event in order] for number, order in enumerate(permutations(events))
     ]
 
 

@@ -51,7 +51,7 @@ class CountingDatabase(Database):
 
 def mixed(number: int) -> dict[str, Any]:
     """One of eight kinds of delivery: new, tied, settled by a third event, stale, ended, thin, expired, ignored."""
-    object_id, account = f"sub_{number % 5}", None
+    object_id = f"sub_{number % 5}"
     kinds = [
         subscription(f"evt_{number}", "active", at=number, before="past_due", object_id=object_id),
         subscription(f"evt_{number}", "past_due", at=2, before="active", object_id=object_id),
@@ -69,7 +69,7 @@ def mixed(number: int) -> dict[str, Any]:
         {**subscription(f"evt_{number}", "active", object_id=object_id), "created": 1_500_000_000},
         {**subscription(f"evt_{number}", "active", object_id=object_id), "type": "customer.updated"},
     ]
-    return kinds[number % len(kinds)] | ({} if account is None else {"account": account})
+    return kinds[number % len(kinds)]
 
 
 @pytest.mark.parametrize("size", [1, 8, 64, 128])
