@@ -68,7 +68,8 @@ def reachable(binaries: Binaries, account: Account | None) -> Binaries:
     prefix = binaries.bindir.parent
     digest = hashlib.sha256(os.fsencode(prefix)).hexdigest()[:8]
     target = OPEN_FOLDER / f"postgresql-{binaries.version}-{digest}"
-    copy = Binaries(bindir=target / "bin", major=binaries.major, version=binaries.version)
+    bindir = target / prefix.parent.name / prefix.name / binaries.bindir.name
+    copy = Binaries(bindir=bindir, major=binaries.major, version=binaries.version)
     try:
         if not target.exists():
             _copy_open(prefix, target)
@@ -77,21 +78,30 @@ def reachable(binaries: Binaries, account: Account | None) -> Binaries:
             f"{binaries.bindir} is closed to the user that runs PostgreSQL, and copying it to {target} failed: {error}"
         ) from error
     if not _runs(copy, account):
+        shutil.rmtree(target, ignore_errors=True)
         raise ConfigurationError(
-            f"User {account.uid} runs PostgreSQL neither in {binaries.bindir} nor in {copy.bindir}"
+            f"User {account.uid} can run PostgreSQL neither from {binaries.bindir} nor from a copy"
         )
     return copy
 
 
 def _runs(binaries: Binaries, account: Account) -> bool:
-    command = [str(binaries.bindir / "postgres"), "--version"]
-    try:
-        done = subprocess.run(
-            command, user=account.uid, group=account.gid, extra_groups=[], cwd="/", check=False, capture_output=True
-        )
-    except OSError:
-        return False
-    return done.returncode == 0
+    for program in ("postgres", "initdb"):  # which need different libraries
+        try:
+            done = subprocess.run(
+                [str(binaries.bindir / program), "--version"],
+                user=account.uid,
+                group=account.gid,
+                extra_groups=[],
+                cwd="/",
+                check=False,
+                capture_output=True,
+            )
+        except OSError:
+            return False
+        if done.returncode != 0:
+            return False
+    return True
 
 
 def _copy_open(prefix: Path, target: Path) -> None:
@@ -100,10 +110,13 @@ def _copy_open(prefix: Path, target: Path) -> None:
         OPEN_FOLDER.mkdir(parents=True)
         OPEN_FOLDER.chmod(0o755)
     partial = Path(tempfile.mkdtemp(dir=OPEN_FOLDER, prefix=".partial-"))
-    for name in ("bin", "lib", "share"):
-        if (prefix / name).is_dir():
-            shutil.copytree(prefix / name, partial / name, symlinks=True)
-    for path in [partial, *partial.rglob("*")]:
+    package = prefix.parent
+    libraries = package.with_name(f"{package.name}.libs")  # where a wheel keeps them, found by a path relative to bin
+    folders = [prefix / name for name in ("bin", "lib", "share")]
+    for folder in (*folders, libraries):
+        if folder.is_dir():
+            shutil.copytree(folder, partial / folder.relative_to(package.parent), symlinks=True)
+    for path in (partial, *partial.rglob("*")):
         if not path.is_symlink():
             readable = path.stat().st_mode & 0o500
             path.chmod(0o200 | readable | readable >> 3 | readable >> 6)
