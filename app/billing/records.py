@@ -1,10 +1,10 @@
 """A subscription's row as the table holds it: which columns are written, and the way there and back."""
 
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from app.billing.changes import TERMINAL_STATUSES, SubscriptionItem, SubscriptionState
+from app.billing.changes import TERMINAL_STATUSES, SubscriptionItem, SubscriptionState, columns_of
 from app.billing.order import Heard, Milestones, Standing
 from app.billing.rows import SubscriptionRow
 from app.db.engine import Row
@@ -70,7 +70,7 @@ def write_row(row: SubscriptionRow, read_version: int) -> dict[str, Any]:
         message = f"{row.subject} has no state to write"
         raise ValueError(message)
     return {
-        **asdict(state),
+        **columns_of(state),
         "id": row.id,
         "read_version": read_version,
         "created_at": row.milestones.created,

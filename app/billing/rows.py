@@ -1,11 +1,10 @@
 """A subscription's row in memory, and what follows from a step of it: the explanation and the messages. Pure."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import Any
 
-from app.billing.changes import SubscriptionChange, SubscriptionState
+from app.billing.changes import SubscriptionChange, SubscriptionState, columns_of
 from app.billing.order import Milestones, Standing, Step, milestones_after
 from app.outbox.messages import Message, milestone, rfc3339, state_message
 from app.outcomes import Outcome, Reason
@@ -76,43 +75,22 @@ def _messages(
 
 
 def _data(row: SubscriptionRow) -> dict[str, Any]:
-    state = row.state
-    columns = {} if state is None else _plain(asdict(state))
     return {
         "namespace": row.namespace,
         "external_id": row.external_id,
         "tenant": row.tenant,
         "version": row.standing.version,
-        **columns,
-        "created_at": rfc3339(row.milestones.created),
-        "activated_at": rfc3339(row.milestones.activated),
-        "canceled_since": rfc3339(row.milestones.canceled),
-        "updated_at": rfc3339(row.standing.updated_at),
+        **({} if row.state is None else columns_of(row.state)),
+        "created_at": row.milestones.created,
+        "activated_at": row.milestones.activated,
+        "canceled_since": row.milestones.canceled,
+        "updated_at": row.standing.updated_at,
     }
 
 
 def _changed(before: SubscriptionState, after: SubscriptionState | None) -> dict[str, Any]:
     """The old values of the columns that differ."""
-    names = [field.name for field in fields(before)]
-    changed = {name: getattr(before, name) for name in names if getattr(before, name) != getattr(after, name, None)}
-    if "items" in changed:
-        changed["items"] = [asdict(item) for item in before.items]
-    return _plain(changed)
-
-
-def _plain(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns as JSON holds them: times as text, tuples as lists."""
-    return {name: _plain_value(value) for name, value in columns.items()}
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return rfc3339(value)
-    if isinstance(value, Mapping):
-        return _plain(value)
-    if isinstance(value, list | tuple):
-        return [_plain_value(inner) for inner in value]
-    return value
+    return {name: old for name, old in columns_of(before).items() if old != getattr(after, name, None)}
 
 
 def _explanation(before: SubscriptionRow, after: SubscriptionRow, messages: tuple[Message, ...]) -> dict[str, Any]:

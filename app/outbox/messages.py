@@ -12,7 +12,7 @@ _ONCEHOOK = UUID("6f6e6365-686f-4f6b-8d65-737361676573")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; `payload` is the whole CloudEvent 1.0 in structured mode."""
+    """One message; `payload` is the whole CloudEvent 1.0 in structured mode, its times and dataclasses as they are."""
 
     message_id: UUID
     type: str

@@ -35,4 +35,4 @@ async def stage(connection: Connection, messages: Sequence[Message]) -> None:
         }
         for place, message in enumerate(messages)
     ]
-    await connection.execute(_STAGE, orjson.dumps(staged).decode())
+    await connection.execute(_STAGE, orjson.dumps(staged, option=orjson.OPT_UTC_Z).decode())
