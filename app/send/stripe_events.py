@@ -38,7 +38,7 @@ def subscription(ids: Ids, *, created: int) -> dict[str, Any]:
         "id": ids.new("price"),
         "object": "price",
         "currency": "eur",
-        "nickname": "Team – Größe M",
+        "nickname": "Größe M 🚀",
         "product": ids.new("prod", 14),
         "recurring": {"interval": "month", "interval_count": 1, "usage_type": "licensed"},
         "type": "recurring",
