@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MINIMUM_HORIZON_DAYS = 35
-"""The longest way that an event can come back is 30 days (Stripe: `stripe events resend`, the events API), and slack."""
+"""The longest way an event can come back is 30 days (Stripe: `stripe events resend`, the events API), and slack."""
 
 
 class Settings(BaseSettings):

@@ -1,6 +1,7 @@
 """Apply changes to subscriptions: make missing rows, lock in key order, decide, write with the guard."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -220,7 +221,11 @@ async def _recall_states(
         [at for _, at in wanted.values()],
         [event_id for _, event_id in wanted],
     )
-    return {(record["namespace"], record["event_id"]): recall(record["source"], record["body"]) for record in found}
+    states: dict[tuple[str, str], SubscriptionState] = {}
+    for record in found:
+        with suppress(Exception):  # what cannot be read any more is missing: its row's events are parked, alone
+            states[record["namespace"], record["event_id"]] = recall(record["source"], record["body"])
+    return states
 
 
 def _advance_all(

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import asyncpg
 import orjson
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from app.db.url import dsn_and_arguments
@@ -128,7 +128,7 @@ class Database:
         """A pooled raw connection; one that broke is thrown away instead of being put back."""
         try:
             pooled = await self._engine.connect()
-        except (DBAPIError, *LOST) as error:
+        except (SQLAlchemyError, asyncpg.PostgresError, *LOST) as error:
             message = "no connection to PostgreSQL could be had"
             raise ConnectionLost(message) from error
         try:

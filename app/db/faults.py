@@ -3,7 +3,6 @@
 from enum import StrEnum
 
 import asyncpg
-from sqlalchemy.exc import DBAPIError
 
 from app.db.engine import LOST, CommitUnknown, ConnectionLost
 
@@ -54,7 +53,7 @@ def fault_of(error: BaseException) -> Fault:
     """Classify an error that a transaction raised."""
     if isinstance(error, CommitUnknown):
         return Fault.COMMIT_UNKNOWN
-    if isinstance(error, ConnectionLost | DBAPIError):
+    if isinstance(error, ConnectionLost):
         return Fault.CONNECTION
     if isinstance(error, asyncpg.PostgresError):
         if isinstance(error, asyncpg.CheckViolationError) and not error.constraint_name:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from app.errors import OncehookError
-
 log = structlog.get_logger()
 
 
@@ -25,7 +23,7 @@ async def run(job: Job, stopping: asyncio.Event) -> None:
     while not stopping.is_set():
         try:
             done = await job.run_once()
-        except (OncehookError, OSError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001  (a job outlives whatever one run of it meets)
             log.warning("job_failed", job=job.name, error=type(error).__name__)
             done = 0
         if done:

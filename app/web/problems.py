@@ -19,6 +19,7 @@ STATUS: Mapping[type[errors.OncehookError], int] = {
     errors.TooLarge: 413,
     errors.UnsupportedEncoding: 415,
     errors.UnsupportedContentType: 415,
+    errors.Unavailable: 503,
     errors.Overloaded: 503,
     errors.DeadlineExceeded: 503,
     errors.DatabaseUnavailable: 503,

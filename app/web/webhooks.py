@@ -60,9 +60,7 @@ class Webhooks:
         reservation = Reservation(self.memory)
         queued = False
         try:
-            if source is None:
-                message = "no source of this name is configured"
-                raise UnknownSource(message)
+            source = self._found(name)
             provider = self.providers[source.provider]
             _check_head(scope["method"], headers, source, provider)
             reservation.grow_to(int(headers.get("content-length", "0")))
@@ -84,9 +82,20 @@ class Webhooks:
             metrics.REFUSED.labels(name if source else "unknown", "client_gone").inc()
         except OncehookError as error:
             await self._refuse(send, source, error, request_id)
+        except Exception as error:  # noqa: BLE001  (an error of ours: nothing is stored, and nothing of it is told)
+            log.error(  # noqa: TRY400  (a traceback could quote the payload)
+                "request_failed", source=name if source else "unknown", error=type(error).__name__
+            )
+            await self._refuse(send, source, Unavailable("the delivery could not be taken"), request_id)
         finally:
             if not queued:
                 reservation.release()
+
+    def _found(self, name: str) -> Source:
+        if name not in self.sources:
+            message = "no source of this name is configured"
+            raise UnknownSource(message)
+        return self.sources[name]
 
     async def _refuse(self, send: Send, source: Source | None, error: OncehookError, request_id: bytes) -> None:
         status = problems.status_of(error)
