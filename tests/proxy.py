@@ -22,24 +22,25 @@ class Act(StrEnum):
 
 @dataclass(slots=True)
 class Wire:
-    """`statement` sets off `act`, `times` times."""
+    """`statement` sets off `act`, `times` times, on a connection that has carried `after` since it was opened."""
 
     url: str
     statement: bytes = b""
+    after: bytes = b""
     act: Act = Act.HOLD_ANSWER
     times: int = 0
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def arm(self, statement: bytes, act: Act, times: int = 1) -> None:
+    def arm(self, statement: bytes, act: Act, *, after: bytes = b"", times: int = 1) -> None:
         """Wait for the statement."""
-        self.statement, self.act, self.times = statement, act, times
+        self.statement, self.act, self.after, self.times = statement, act, after, times
         self.reached.clear()
         self.released.clear()
 
-    def sees(self, data: bytes) -> Act | None:
-        """What to do about these bytes of the client."""
-        if not self.times or self.statement not in data:
+    def sees(self, data: bytes, carried: bytes) -> Act | None:
+        """What to do about these bytes of a client whose connection `carried` others before."""
+        if not self.times or self.statement not in data or self.after not in carried + data:
             return None
         self.times -= 1
         return self.act
@@ -73,14 +74,14 @@ async def wire(database_url: str, folder: Path) -> AsyncIterator[Wire]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _carry(
-    found: Wire, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: Path
-) -> None:
+async def _carry(found: Wire, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: Path) -> None:
     server_reader, server_writer = await asyncio.open_unix_connection(target)
     answers = asyncio.create_task(_pump(server_reader, writer))
+    carried = b""
     try:
         while data := await reader.read(65536):
-            act = found.sees(data)
+            act = found.sees(data, carried)
+            carried += data
             if act is Act.CUT_BEFORE:
                 found.reached.set()
                 return

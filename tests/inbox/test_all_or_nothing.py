@@ -93,7 +93,7 @@ async def test_a_kill_between_commit_and_answer_loses_nothing_and_the_resend_is_
     environment = patient_source(tmp_path)
     async with httpx.AsyncClient(timeout=30) as client, wire(database_url, tmp_path) as between:
         async with process(between.url, environment=environment) as killed:
-            between.arm(b"COMMIT", Act.HOLD_ANSWER)
+            between.arm(b"COMMIT", Act.HOLD_ANSWER, after=b"INSERT INTO inbox")
             lost = asyncio.create_task(post(client, EVENT, f"{killed.url}/webhooks/stripe"))
             await between.reached.wait()
 
@@ -133,7 +133,7 @@ async def test_a_connection_lost_at_commit_is_claimed_again_and_applied_once(
     database_url: str, rows: Rows, tmp_path: Path, act: Act
 ) -> None:
     async with wire(database_url, tmp_path) as between, serving(between.url) as served:
-        between.arm(b"COMMIT", act)
+        between.arm(b"COMMIT", act, after=b"INSERT INTO inbox")
         answer = await served.post(EVENT)
         assert between.reached.is_set()
     assert answer.json()["outcome"] == "applied"

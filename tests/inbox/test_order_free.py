@@ -18,10 +18,10 @@ TIMEOUTS = Timeouts.within(30)
 
 
 def chain(*states: str, at: int = 10, first: int = 1) -> list[Event]:
-    """Updates inside one second, each from the state before it."""
+    """Updates inside one second, each from the state before it; their ids fall, so that no id tells the order."""
     pairs = pairwise(states)
     return [
-        subscription(f"evt_{number}", after, before=before, at=at)
+        subscription(f"evt_{90 - number}", after, before=before, at=at)
         for number, (before, after) in enumerate(pairs, start=first)
     ]
 
