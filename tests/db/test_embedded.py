@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
@@ -25,10 +24,9 @@ ROOT = Path(__file__).parents[2]
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 HOLDER = """
 import sys
-import sysconfig
 from pathlib import Path
 from app.db.embedded import running
-with running(Path(sys.argv[1]), durable=sys.argv[2] == "durable") as server:
+with running(Path(sys.argv[1]), bindir=Path(sys.argv[2]), durable=sys.argv[3] == "durable") as server:
     print(server.url, server.owned, flush=True)
     sys.stdin.read()
 """
@@ -61,13 +59,16 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def runs(pid: int) -> bool:
-    """Whether there is such a process; a zombie, which only waits to be collected, is none."""
+def state_of(pid: int) -> str:
+    """The letter of `ps`: T is stopped, Z has ended and only waits to be collected; empty if there is none."""
     try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (ProcessLookupError, FileNotFoundError):
-        return False
+        return ""
+
+
+def runs(pid: int) -> bool:
+    return state_of(pid) not in {"", "Z"}
 
 
 def log_of(root: Path) -> str:
@@ -79,12 +80,12 @@ def holder(
     root: Path, *, durable: bool = False, python: str = sys.executable, user: str | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """Another process that runs, or shares, the server on `root` until its standard input closes."""
-    command = [python, "-c", HOLDER, str(root), "durable" if durable else "fast"]
+    command = [python, "-c", HOLDER, str(root), str(BINARIES.bindir), "durable" if durable else "fast"]
     group = None if user is None else pwd.getpwnam(user).pw_gid
     with subprocess.Popen(
         command,
         cwd="/",
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -120,6 +121,7 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@on_linux
 def test_rows_outlive_the_server_which_stops_with_its_block(tmp_path: Path) -> None:
     with embedded.running(tmp_path) as server:
         assert server.owned
@@ -132,6 +134,7 @@ def test_rows_outlive_the_server_which_stops_with_its_block(tmp_path: Path) -> N
         assert sql(server.url, "SELECT answer FROM kept") == "42"
 
 
+@on_linux
 def test_it_listens_on_a_socket_that_others_cannot_reach_and_knows_none_of_our_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,12 +274,17 @@ def test_a_start_waits_for_the_server_of_a_process_that_was_killed(
         pid = postmaster_of(tmp_path)
         keeper = parent_of(pid)
         os.kill(keeper, signal.SIGSTOP)
+        threads = [int(thread.name) for thread in Path(f"/proc/{keeper}/task").iterdir()]
+        eventually(lambda: all(state_of(thread) == "T" for thread in threads))
         process.kill()
-    with monkeypatch.context() as hurry, pytest.raises(ConfigurationError, match="has not ended"):
-        hurry.setattr(embedded, "START_SECONDS", 0.2)
-        embedded.running(tmp_path, durable=False).__enter__()
-    assert sql(url, "SELECT 1") == "1"
-    os.kill(keeper, signal.SIGCONT)
+    try:
+        with monkeypatch.context() as hurry:
+            hurry.setattr(embedded, "START_SECONDS", 0.2)
+            with pytest.raises(ConfigurationError, match="has not ended"):
+                embedded.running(tmp_path, durable=False).__enter__()
+        assert sql(url, "SELECT 1") == "1"
+    finally:
+        os.kill(keeper, signal.SIGCONT)
     with embedded.running(tmp_path, durable=False) as server, embedded.running(tmp_path, durable=False) as sharer:
         assert postmaster_of(tmp_path) != pid
         assert (server.owned, sharer.owned) == (True, False)
