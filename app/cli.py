@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,13 +24,13 @@ from app.db.schema import prepare
 from app.errors import ConfigurationError, OncehookError
 from app.main import sources_of
 from app.providers.base import Source
-from app.send.command import send
+from app.send.command import DEV_ENV, read_dev_env, send
 from app.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Receive webhooks, exactly once and in order.")
 app.command()(send)
 
-DEV_FOLDER = Path(".oncehook")
+DEV_FOLDER = DEV_ENV.parent
 """Where `dev` keeps its PostgreSQL and its secrets."""
 
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
@@ -135,8 +135,7 @@ def _sources(settings: Settings) -> dict[str, Source]:
 def _dev_environment(settings: Settings, url: str) -> None:
     """Make secrets where none are set, and write down for `send` what this service runs with."""
     DEV_FOLDER.mkdir(exist_ok=True)
-    path = DEV_FOLDER / "dev.env"
-    known = _read_env(path)
+    known = read_dev_env(DEV_ENV)
     if not settings.stripe_webhook_secrets:
         known.setdefault("STRIPE_WEBHOOK_SECRETS", f"whsec_{secrets.token_urlsafe(24)}")
         os.environ["STRIPE_WEBHOOK_SECRETS"] = known["STRIPE_WEBHOOK_SECRETS"]
@@ -145,19 +144,12 @@ def _dev_environment(settings: Settings, url: str) -> None:
             secret.get_secret_value() for secret in settings.stripe_webhook_secrets
         )
     known |= {"DATABASE_URL": os.environ["DATABASE_URL"], "ONCEHOOK_URL": url}
-    draft = path.with_suffix(".new")
+    draft = DEV_ENV.with_suffix(".new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        file.writelines(f"{name}={value}\n" for name, value in known.items())
-    draft.replace(path)
-
-
-def _read_env(path: Path) -> dict[str, str]:
-    if not path.exists():
-        return {}
-    pairs = (line.partition("=") for line in path.read_text().splitlines() if "=" in line)
-    return {name: value for name, _, value in pairs}
+        file.writelines(f"{name}={shlex.quote(value)}\n" for name, value in known.items())
+    draft.replace(DEV_ENV)
 
 
 def _serve(host: str, port: int, workers: int) -> None:

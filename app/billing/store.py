@@ -13,7 +13,7 @@ from app.billing.changes import SubscriptionChange, SubscriptionState
 from app.billing.order import Heard, Step, hear, heard_of, needs_history
 from app.billing.rows import Decision, SubscriptionRow, advance
 from app.db.engine import Connection
-from app.errors import Unavailable
+from app.db.faults import Conflict
 
 Key: TypeAlias = tuple[str, str]
 """Namespace and external id: the order in which rows are locked."""
@@ -74,7 +74,7 @@ RETURNING s.id
 """  # noqa: S608  (the names are constants of `records`)
 
 
-class RowMoved(Unavailable):
+class RowMoved(Conflict):
     """A locked row was written by another transaction: the guard refused, nothing of this transaction stands."""
 
 

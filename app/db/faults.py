@@ -5,6 +5,11 @@ from enum import StrEnum
 import asyncpg
 
 from app.db.engine import LOST, CommitUnknown, ConnectionLost
+from app.errors import DatabaseUnavailable
+
+
+class Conflict(DatabaseUnavailable):
+    """Another transaction came between: nothing was written, and it may be tried again at once."""
 
 
 class Fault(StrEnum):
@@ -51,15 +56,17 @@ _BY_STATE = {
 
 def fault_of(error: BaseException) -> Fault:
     """Classify an error that a transaction raised."""
-    if isinstance(error, CommitUnknown):
-        return Fault.COMMIT_UNKNOWN
-    if isinstance(error, ConnectionLost):
-        return Fault.CONNECTION
     if isinstance(error, asyncpg.PostgresError):
-        if isinstance(error, asyncpg.CheckViolationError) and not error.constraint_name:
-            return Fault.PARTITION
-        state = error.sqlstate or ""
-        return _BY_STATE.get(state) or _BY_CLASS.get(state[:2], Fault.UNAVAILABLE)
+        return _fault_of_server(error)
     if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
         return Fault.DATA  # a value that asyncpg cannot send
-    return Fault.CONNECTION if isinstance(error, LOST) else Fault.BUG
+    if isinstance(error, LOST):
+        return Fault.CONNECTION
+    return next((fault for kind, fault in _BY_KIND.items() if isinstance(error, kind)), Fault.BUG)
+
+
+def _fault_of_server(error: asyncpg.PostgresError) -> Fault:
+    if isinstance(error, asyncpg.CheckViolationError) and not error.constraint_name:
+        return Fault.PARTITION
+    state = error.sqlstate or ""
+    return _BY_STATE.get(state) or _BY_CLASS.get(state[:2], Fault.UNAVAILABLE)

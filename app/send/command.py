@@ -10,6 +10,7 @@ from typing import Annotated
 import httpx
 import orjson
 import typer
+from dotenv import dotenv_values
 from rich.console import Console
 from rich.progress import Progress
 
@@ -114,11 +115,12 @@ def _bodies(what: Sequence[str], rng: random.Random, *, count: int, as_is: bool)
 
 def _environment() -> dict[str, str]:
     """The environment, over what `oncehook dev` wrote down."""
-    written: dict[str, str] = {}
-    if DEV_ENV.exists():
-        pairs = (line.partition("=") for line in DEV_ENV.read_text().splitlines())
-        written = {name: value for name, equals, value in pairs if equals}
-    return written | {name: value for name, value in os.environ.items() if value}
+    return read_dev_env(DEV_ENV) | {name: value for name, value in os.environ.items() if value}
+
+
+def read_dev_env(path: Path) -> dict[str, str]:
+    """The settings that `oncehook dev` wrote down, empty where it has not run; a shell reads the same file."""
+    return {name: value for name, value in dotenv_values(path, interpolate=False).items() if value}
 
 
 def _secret(known: dict[str, str]) -> bytes:
