@@ -33,6 +33,12 @@ class Fault(StrEnum):
     """Nothing that the database says: an error of our own."""
 
 
+_BY_KIND: dict[type[Exception], Fault] = {
+    CommitUnknown: Fault.COMMIT_UNKNOWN,
+    ConnectionLost: Fault.CONNECTION,
+    Conflict: Fault.CONFLICT,
+}
+
 _BY_CLASS = {
     "08": Fault.CONNECTION,
     "22": Fault.DATA,
