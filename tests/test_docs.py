@@ -1,5 +1,6 @@
 """What the documents say, the code does: names, routes, options, columns and examples are compared."""
 
+import inspect
 import json
 import re
 from dataclasses import replace
@@ -15,6 +16,7 @@ from app.billing.order import Milestones, Standing, hear, heard_of
 from app.billing.rows import SubscriptionRow, advance
 from app.cli import app as commands
 from app.db.models import Base
+from app.inbox import receive
 from app.main import build
 from app.outbox.messages import Message
 from app.providers import PROVIDERS
@@ -77,7 +79,7 @@ def test_every_command_and_option_is_described() -> None:
 
 def test_every_key_of_the_sources_file_is_described() -> None:
     text = read("reference/sources-file.md")
-    keys = ["name", "provider", "secrets", "namespace", "shared", "livemode", "tenant"]
+    keys = ["name", "provider", "secrets", "namespace", "shared", "publish_events", "livemode", "tenant"]
     for key in [*keys, "max_body_bytes", "deadline_seconds", "tolerance_seconds"]:
         assert f"`{key}`" in text
 
@@ -110,6 +112,8 @@ def test_every_message_has_an_example_of_its_shape() -> None:
         example["type"]: example for example in map(json.loads, re.findall(r"```json\n(.*?)```", text, re.DOTALL))
     }
     made = {type_: orjson.loads(orjson.dumps(message.payload)) for type_, message in produced().items()}
+    recorded = examples.pop("provider.event")["data"]
+    assert recorded.keys() == set(re.findall(r'^                "(\w+)":', inspect.getsource(receive), re.MULTILINE))
     assert examples.keys() == made.keys()
     for type_, example in examples.items():
         assert f"## `{type_}`" in text

@@ -15,9 +15,10 @@ from app.errors import ProjectionError
 from app.inbox import store as inbox
 from app.inbox.store import Claim, Claims
 from app.outbox import store as outbox
-from app.outbox.messages import Message
+from app.outbox.messages import Message, provider_event
 from app.outcomes import Outcome, Reason
 from app.providers.base import Delivery, Ignored, Provider, Source
+from app.providers.json_body import as_stored
 
 log = structlog.get_logger()
 
@@ -57,7 +58,7 @@ class Receiver:
             claims = await inbox.claim(connection, deliveries, now, again=again)
             messages = await self._decide(connection, claims, refused=refused)
             await inbox.record(connection, claims, now.date(), (now - self.payload_retention).date())
-            await outbox.stage(connection, messages)
+            await outbox.stage(connection, [*messages, *_provider_events(claims)])
         _tell(claims, self.clock())
         return _answers(claims, len(deliveries))
 
@@ -116,6 +117,31 @@ class Receiver:
             raise ProjectionError(message)
         (change,) = meaning
         return change.state
+
+
+def _provider_events(claims: Claims) -> list[Message]:
+    """A message for each event that the ledger has just learnt of, where its source asks for it."""
+    return [
+        provider_event(
+            claim.delivery.namespace,
+            claim.delivery.event_id,
+            time=claim.delivery.occurred_at,
+            data={
+                "source": claim.delivery.source.name,
+                "tenant": claim.delivery.source.tenant,
+                "provider": claim.delivery.provider,
+                "namespace": claim.delivery.namespace,
+                "event_id": claim.delivery.event_id,
+                "type": claim.delivery.type,
+                "object_id": claim.delivery.object_id,
+                "occurred_at": claim.delivery.occurred_at,
+                "api_version": claim.delivery.api_version,
+                "payload": as_stored(claim.delivery.event),
+            },
+        )
+        for claim in claims.fresh
+        if claim.in_ledger and claim.delivery.source.publish_events
+    ]
 
 
 def _park(claim: Claim, error: Exception) -> None:

@@ -31,6 +31,12 @@ def state_message(type_: str, subject: str, *, version: int, time: datetime, dat
     return _message(uuid5(_ONCEHOOK, f"{type_}\n{subject}\n{version}"), type_, subject, time, data)
 
 
+def provider_event(namespace: str, event_id: str, *, time: datetime, data: Mapping[str, Any]) -> Message:
+    """The message of one recorded event; its id derives from the event's own key."""
+    subject = f"event/{namespace}/{event_id}"
+    return _message(uuid5(_ONCEHOOK, f"provider.event\n{subject}"), "provider.event", subject, time, data)
+
+
 def rfc3339(moment: datetime | None) -> str | None:
     """The text of a time in messages: UTC, with `Z`."""
     return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

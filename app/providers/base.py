@@ -27,6 +27,7 @@ class Source:
     """A configured inlet, `POST /webhooks/{name}`.
 
     `namespace` of None means the provider's own default. `shared` allows another source with the same namespace.
+    `publish_events` asks for a message `provider.event` for every event that is recorded.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Source:
     tenant: str = "default"
     livemode: LiveMode = "any"
     shared: bool = False
+    publish_events: bool = False
     max_body_bytes: int = 1_000_000
     deadline_seconds: float = 3.0
     tolerance_seconds: int = 300

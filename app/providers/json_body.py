@@ -94,3 +94,16 @@ def storable(text: str) -> bool:
 def substituted(text: str) -> str:
     """The text with U+FFFD, which readers see, where PostgreSQL text could not hold it."""
     return _UNSTORABLE.sub("\ufffd", text)
+
+
+def as_stored(value: Any) -> Any:
+    """The value as `jsonb` can hold it: text substituted, and integers beyond 64 bits as text."""
+    if isinstance(value, str):
+        return substituted(value)
+    if isinstance(value, dict):
+        return {substituted(key): as_stored(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [as_stored(inner) for inner in value]
+    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
+        return str(value)
+    return value

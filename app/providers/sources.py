@@ -55,6 +55,7 @@ class _SourceEntry(BaseModel):
     livemode: LiveMode = "any"
     tenant: str = Field(default="default", pattern=_WORD)
     shared: bool = False
+    publish_events: bool = False
     max_body_bytes: int | None = Field(default=None, ge=1_000, le=50_000_000)
     deadline_seconds: float | None = Field(default=None, ge=0.5, le=60)
     tolerance_seconds: int = Field(default=300, ge=1, le=3600)
@@ -137,6 +138,7 @@ def _source(table: Mapping[str, Any], position: int, environment: Mapping[str, s
         tenant=entry.tenant,
         livemode=entry.livemode,
         shared=entry.shared,
+        publish_events=entry.publish_events,
         max_body_bytes=entry.max_body_bytes or provider.default_max_body_bytes,
         deadline_seconds=entry.deadline_seconds or provider.default_deadline_seconds,
         tolerance_seconds=entry.tolerance_seconds,
