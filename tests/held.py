@@ -7,8 +7,11 @@ import asyncpg
 
 from tests.service import Rows
 
-EMPTY_ROW = "INSERT INTO subscriptions (namespace, external_id) VALUES ('stripe:self:test', 'sub_locked')"
-"""A transaction that holds it makes every event of `sub_locked` wait, and only those."""
+EMPTY_ROWS = (
+    "INSERT INTO subscriptions (namespace, external_id) VALUES"
+    " ('stripe:self:test', 'sub_locked'), ('stripe:self:test', 'sub_locked_2')"
+)
+"""A transaction that holds it makes every event of these two wait, and only those."""
 
 
 @asynccontextmanager

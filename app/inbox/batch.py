@@ -26,6 +26,12 @@ MAX_EVENTS = 128
 MAX_BYTES = 4_000_000
 """Bodies of one transaction. A larger body goes alone, on a lane of its own, so that it delays nobody."""
 
+MAKINGS = 2
+"""How often partitions are made for a batch before the one whose partition cannot be made is looked for."""
+
+_OF_A_MEMBER = (Fault.DATA, Fault.TIMEOUT, Fault.BUG)
+"""Faults that one delivery of a batch brings about, so the batch is halved until it is alone."""
+
 
 class Receive(Protocol):
     """The transaction over a batch."""
@@ -39,13 +45,18 @@ class Receive(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """One delivery on its way. `deadline` is on the loop's clock; `kept`: nobody will send it again, so it stays."""
+    """One delivery on its way. `deadline` is on the loop's clock; `kept`: nobody will send it again, so it stays.
+
+    `again`: the answer to its COMMIT was lost. `rests`: how often it was set aside.
+    """
 
     delivery: Delivery
     deadline: float
     kept: bool
     future: asyncio.Future[Answer]
     released: Callable[[], None]
+    again: bool = False
+    rests: int = 0
 
     def answer(self, answer: Answer) -> None:
         """Tell the waiting request, if it still waits."""
@@ -85,6 +96,7 @@ class Batcher:
         self._queue_max_events = queue_max_events
         self._small, self._large = _Lane(), _Lane()
         self._tasks: list[asyncio.Task[None]] = []
+        self._resting = 0
         self._stopping = False
 
     def start(self) -> None:
@@ -95,8 +107,7 @@ class Batcher:
     async def stop(self) -> None:
         """Take no new delivery, finish what was accepted, and end."""
         self._stopping = True
-        for lane in (self._small, self._large):
-            lane.wake.set()
+        self._wake_all()
         await asyncio.gather(*self._tasks)
 
     def submit(
@@ -115,20 +126,38 @@ class Batcher:
             message = "too many deliveries are waiting"
             raise Overloaded(message)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        lane = self._large if len(delivery.body) > MAX_BYTES else self._small
-        lane.waiting.append(Item(delivery, deadline, kept, future, released))
-        lane.wake.set()
+        self._queue(Item(delivery, deadline, kept, future, released))
         return future
 
     @property
     def queued(self) -> int:
         """Deliveries waiting for a transaction."""
-        return len(self._small.waiting) + len(self._large.waiting)
+        return len(self._small.waiting) + len(self._large.waiting) + self._resting
+
+    def _queue(self, item: Item) -> None:
+        lane = self._large if len(item.delivery.body) > MAX_BYTES else self._small
+        lane.waiting.append(item)
+        lane.wake.set()
+
+    def _set_aside(self, item: Item) -> None:
+        """Queue a kept delivery again after a while, so that it holds no lane while others could use it."""
+        item.rests += 1
+        self._resting += 1
+        asyncio.get_running_loop().call_later(_backoff(item.rests), self._take_back, item)
+
+    def _take_back(self, item: Item) -> None:
+        self._resting -= 1
+        self._queue(item)
+        self._wake_all()  # a lane that is to stop waits for those that rest
+
+    def _wake_all(self) -> None:
+        for lane in (self._small, self._large):
+            lane.wake.set()
 
     async def _run(self, lane: _Lane) -> None:
         while True:
             while not lane.waiting:
-                if self._stopping:
+                if self._stopping and not self._resting:
                     return
                 lane.wake.clear()
                 await lane.wake.wait()
@@ -157,16 +186,18 @@ class Batcher:
     async def _work(self, batch: list[Item]) -> None:
         """Commit a batch whatever it takes: again, in halves, or not at all; every member is answered."""
         loop = asyncio.get_running_loop()
-        again = False
         tries = 0
         while batch := self._still_wanted(batch, loop.time()):
-            fault, error = await self._try(batch, again=again)
+            fault, error = await self._try(batch)
             if error is None:
                 return
             tries += 1
             metrics.BATCH_FAULTS.labels(fault).inc()
             log.warning("batch_failed", fault=fault, **_described(error), deliveries=len(batch), tries=tries)
-            if fault in (Fault.DATA, Fault.TIMEOUT, Fault.BUG) and len(batch) > 1:
+            for item in batch:
+                item.again = item.again or fault is Fault.COMMIT_UNKNOWN
+            of_a_member = fault in _OF_A_MEMBER or (fault is Fault.PARTITION and tries > MAKINGS)
+            if of_a_member and len(batch) > 1:
                 middle = len(batch) // 2
                 await self._work(batch[:middle])
                 await self._work(batch[middle:])
@@ -174,13 +205,12 @@ class Batcher:
             if fault in (Fault.DATA, Fault.BUG):
                 await self._park(batch[0])
                 return
-            again = again or fault is Fault.COMMIT_UNKNOWN
-            if fault is Fault.PARTITION:
-                await self._prepare(batch)
-            elif tries > 1 or fault in (Fault.TIMEOUT, Fault.UNAVAILABLE):
-                if not any(item.kept for item in batch) and fault in (Fault.TIMEOUT, Fault.UNAVAILABLE):
-                    break
-                await asyncio.sleep(_backoff(tries))
+            if of_a_member and batch[0].kept:
+                self._set_aside(batch[0])
+                return
+            if of_a_member or (fault is Fault.UNAVAILABLE and not any(item.kept for item in batch)):
+                break
+            await self._before_another_try(batch, fault, tries)
         for item in batch:
             item.fail(DatabaseUnavailable("the database did not take the delivery"))
 
@@ -193,10 +223,11 @@ class Batcher:
         return wanted
 
     async def _try(
-        self, batch: Sequence[Item], *, again: bool = False, refused: bool = False
+        self, batch: Sequence[Item], *, refused: bool = False
     ) -> tuple[Fault, None] | tuple[Fault, Exception]:
         started = time.perf_counter()
         deadline = min(item.delivery.source.deadline_seconds for item in batch)
+        again = any(item.again for item in batch)
         try:
             answers = await self._receive(
                 [item.delivery for item in batch], Timeouts.within(deadline), again=again, refused=refused
@@ -215,6 +246,12 @@ class Batcher:
         if error is not None:
             log.error("parking_failed", fault=fault, **_described(error), event_id=item.delivery.event_id)
             item.fail(DatabaseUnavailable("the delivery could not be recorded"))
+
+    async def _before_another_try(self, batch: Sequence[Item], fault: Fault, tries: int) -> None:
+        if fault is Fault.PARTITION:
+            await self._prepare(batch)
+        elif tries > 1 or fault is Fault.UNAVAILABLE:
+            await asyncio.sleep(_backoff(tries))
 
     async def _prepare(self, batch: Sequence[Item]) -> None:
         try:

@@ -20,7 +20,7 @@ from app import logs, metrics
 from app.clock import utc_now
 from app.web.problems import CONTENT_TYPE
 from tests.events import HOUR_AGO, SECRET, body_of, headers_of, subscription
-from tests.held import EMPTY_ROW, held, waiting
+from tests.held import EMPTY_ROWS, held, waiting
 from tests.service import Rows, Served, process, serving, until
 from tests.shared_data import payload, stripe_events
 
@@ -428,7 +428,7 @@ async def test_a_full_queue_is_told_at_once_and_what_it_held_is_applied(
 ) -> None:
     limits = from_file(tmp_path, {"deadline_seconds": 60}) | {"queue_max_events": 1}
     async with serving(database_url, **limits) as served:
-        async with held(database_url, EMPTY_ROW):
+        async with held(database_url, EMPTY_ROWS):
             locked = []
             for lane in (1, 2):
                 event = subscription(f"evt_{lane}", "active", at=lane, object_id="sub_locked")
@@ -447,7 +447,7 @@ async def test_past_the_deadline_the_answer_is_503_and_nothing_of_it_is_stored_l
     slow = {"name": "slow", "deadline_seconds": 60, "namespace": "slow"}
     fast = {"name": "fast", "deadline_seconds": 0.5, "namespace": "fast"}
     async with serving(database_url, **from_file(tmp_path, slow, fast)) as served:
-        async with held(database_url, EMPTY_ROW.replace("self", "slow")):
+        async with held(database_url, EMPTY_ROWS.replace("self", "slow")):
             lanes = []
             for lane in (1, 2):
                 event = subscription(f"evt_{lane}", "active", at=lane, object_id="sub_locked")
@@ -463,7 +463,7 @@ async def test_a_lock_on_a_row_is_answered_503_inside_the_deadline(
     database_url: str, rows: Rows, tmp_path: Path
 ) -> None:
     async with serving(database_url, **from_file(tmp_path, {"deadline_seconds": 1.0})) as served:
-        async with held(database_url, EMPTY_ROW), asyncio.timeout(1.5):
+        async with held(database_url, EMPTY_ROWS), asyncio.timeout(1.5):
             answer = await served.post(subscription("evt_1", "active", object_id="sub_locked"))
         assert_problem(answer, 503, "database_unavailable")
         assert await rows.counts() == NOTHING
