@@ -32,6 +32,8 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 PREFIX = "/webhooks/"
+MAX_HEADER_BYTES = 32_768
+"""Names and values of one request's headers; no provider comes near it."""
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _NOT_READ = (MethodNotAllowed, UnknownSource, TooLarge, UnsupportedEncoding, UnsupportedContentType, Unavailable)
@@ -135,6 +137,9 @@ def _check_head(method: str, headers: Mapping[str, str], source: Source, provide
     if method != "POST":
         message = f"{method} is not allowed here, POST is"
         raise MethodNotAllowed(message)
+    if sum(len(key) + len(value) for key, value in headers.items()) > MAX_HEADER_BYTES:
+        message = f"the headers are larger than {MAX_HEADER_BYTES} bytes"
+        raise TooLarge(message)
     length = headers.get("content-length", "0")
     if not length.isascii() or not length.isdigit() or len(length) > 18 or int(length) > source.max_body_bytes:  # noqa: PLR2004
         raise too_large(source.max_body_bytes)

@@ -103,6 +103,12 @@ class Dripping:
 # --- what became of an event
 
 
+async def test_headers_past_their_limit_are_413_and_leave_nothing(served: Served, rows: Rows) -> None:
+    answer = await served.post(subscription("evt_1", "active"), **{"x-odd": "a" * 40_000})
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+    assert set((await rows.counts()).values()) == {0}
+
+
 async def test_an_applied_event_is_told_with_its_reason(served: Served, rows: Rows) -> None:
     await assert_told(served, EVENT, "applied", "first_heard")
     assert await rows.counts() == {"processed_events": 1, "inbox": 1, "subscriptions": 1, "outbox": 2}
