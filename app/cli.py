@@ -16,11 +16,13 @@ import typer
 import uvicorn
 from pydantic import ValidationError
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from app.clock import utc_now
 from app.db import embedded
 from app.db.schema import prepare
+from app.db.url import dsn_and_arguments
 from app.errors import ConfigurationError, OncehookError
 from app.main import sources_of
 from app.providers.base import Source
@@ -45,9 +47,7 @@ def serve(host: Host = "127.0.0.1", port: Port = 8000, workers: Workers = 1) -> 
     """Run the service against DATABASE_URL, whose schema `migrate` has prepared."""
     with _told():
         settings = _settings()
-        if settings.database_url is None:
-            message = "DATABASE_URL is not set; `oncehook dev` starts a PostgreSQL of its own"
-            raise ConfigurationError(message)
+        _database_url(settings, "`oncehook dev` starts a PostgreSQL of its own")
         _sources(settings)
         _serve(host, port, workers)
 
@@ -78,11 +78,8 @@ def dev(host: Host = "127.0.0.1", port: Port = 8000, workers: Workers = 1) -> No
 def migrate() -> None:
     """Bring the schema of DATABASE_URL to this version and make its partitions; replicas may race."""
     with _told():
-        settings = _settings()
-        if settings.database_url is None:
-            message = "DATABASE_URL is not set: there is nothing to migrate"
-            raise ConfigurationError(message)
-        asyncio.run(prepare(settings.database_url.get_secret_value(), utc_now().date()))
+        url = _database_url(_settings(), "there is nothing to migrate")
+        asyncio.run(prepare(url, utc_now().date()))
         typer.echo("The schema is up to date.")
 
 
@@ -103,6 +100,8 @@ def check_config() -> None:
             typer.echo("No source is configured: set STRIPE_WEBHOOK_SECRETS or SOURCES_FILE.")
         if settings.database_url is None:
             typer.echo("DATABASE_URL is not set: only `oncehook dev` works.")
+        else:
+            _database_url(settings, "")
 
 
 @contextlib.contextmanager
@@ -111,7 +110,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except OncehookError as error:
-        _errors.print(f"[red]error:[/] {error}", highlight=False)
+        _errors.print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
 
 
@@ -126,6 +125,20 @@ def _settings() -> Settings:
     except ValidationError as error:
         found = [f"{'.'.join(str(part) for part in one['loc']).upper()}: {one['msg']}" for one in error.errors()]
         raise ConfigurationError("; ".join(found)) from None
+
+
+def _database_url(settings: Settings, otherwise: str) -> str:
+    """The URL, which can be read; looked at here, for a worker that cannot start is only started again.
+
+    Raises:
+        ConfigurationError: it is not set, and `otherwise` says what follows; or it cannot be read.
+    """
+    if settings.database_url is None:
+        message = f"DATABASE_URL is not set: {otherwise}"
+        raise ConfigurationError(message)
+    url = settings.database_url.get_secret_value()
+    dsn_and_arguments(url)
+    return url
 
 
 def _sources(settings: Settings) -> dict[str, Source]:

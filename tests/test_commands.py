@@ -60,12 +60,17 @@ def test_check_config_without_a_source_says_what_to_set() -> None:
         (["check-config"], {"DEDUP_HORIZON_DAYS": "7"}, "DEDUP_HORIZON_DAYS is 7"),
         (["check-config"], {"DEDUP_HORIZON_DAYS": "40"}, "PAYLOAD_RETENTION_DAYS"),
         (["check-config"], {"SOURCES_FILE": "/nowhere.toml"}, "/nowhere.toml"),
+        (["check-config"], {"SOURCES_FILE": "sources.toml"}, "may hold [[sources]] tables"),
+        (["check-config"], {"DATABASE_URL": "mysql://root:hidden@h/x"}, "postgresql://"),
         (["migrate"], {"DATABASE_URL": "mysql://root:hidden@h/x"}, "postgresql://"),
+        (["serve", "--workers", "2"], {"DATABASE_URL": "mysql://root:hidden@h/x"}, "postgresql://"),
+        (["migrate"], {"DATABASE_URL": "postgresql://root:hidden@127.0.0.1:1/x"}, "no connection"),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_status_two(
     arguments: list[str], environment: dict[str, str], said: str
 ) -> None:
+    Path("sources.toml").write_text("nonsense = 1\n")
     found = run(*arguments, **environment)
     assert found.exit_code == 2
     assert said in found.stderr.replace("\n", " ")

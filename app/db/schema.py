@@ -5,12 +5,14 @@ from datetime import date
 from enum import StrEnum
 from pathlib import Path
 
+import asyncpg
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from alembic import command
 from app.db import partitions
-from app.db.engine import Database, Timeouts
+from app.db.engine import LOST, Database, Timeouts
+from app.errors import DatabaseUnavailable
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PROBE = Timeouts(lock=500, statement=1000, idle=2000)
@@ -34,8 +36,19 @@ def config(url: str | None = None) -> Config:
 
 
 async def migrate(url: str) -> None:
-    """Upgrade to this code's revision, under a transaction-level advisory lock, so that replicas may race."""
-    await asyncio.to_thread(command.upgrade, config(url), "head")
+    """Upgrade to this code's revision, under a transaction-level advisory lock, so that replicas may race.
+
+    Raises:
+        DatabaseUnavailable: no connection could be had; an error of a migration itself is raised as it is.
+    """
+    try:
+        await asyncio.to_thread(command.upgrade, config(url), "head")
+    except (
+        asyncpg.PostgresError,
+        *LOST,
+    ) as error:  # SQLAlchemy wraps what a statement raises, and not what connecting does
+        message = f"no connection to PostgreSQL could be had: {str(error) or type(error).__name__}"
+        raise DatabaseUnavailable(message) from error
 
 
 async def prepare(url: str, today: date) -> None:
