@@ -43,10 +43,7 @@ async def migrate(url: str) -> None:
     """
     try:
         await asyncio.to_thread(command.upgrade, config(url), "head")
-    except (
-        asyncpg.PostgresError,
-        *LOST,
-    ) as error:  # SQLAlchemy wraps what a statement raises, and not what connecting does
+    except (asyncpg.PostgresError, *LOST) as error:  # of connecting: what a statement raises, SQLAlchemy wraps
         message = f"no connection to PostgreSQL could be had: {str(error) or type(error).__name__}"
         raise DatabaseUnavailable(message) from error
 
