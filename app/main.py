@@ -82,6 +82,7 @@ def sources_of(settings: Settings) -> dict[str, Source]:
         [secret.get_secret_value() for secret in settings.stripe_webhook_secrets],
         settings.sources_file,
         os.environ,
+        github_secrets=[secret.get_secret_value() for secret in settings.github_webhook_secrets],
     )
 
 

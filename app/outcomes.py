@@ -50,6 +50,8 @@ class Reason(StrEnum):
     """The event's object carries no id, so no row can be meant."""
     WRONG_MODE = "wrong_mode"
     """The event's live or test mode is not the one that its source expects."""
+    NAME_MISMATCH = "name_mismatch"
+    """The event's name, which nobody signed, is not that of an event with this body."""
     THIN_WAITS_FOR_SNAPSHOT = "thin_waits_for_snapshot"
     """A thin event; the snapshot event of the same change, when it comes, is applied."""
 

@@ -24,6 +24,8 @@ class Settings(BaseSettings):
 
     stripe_webhook_secrets: Annotated[tuple[SecretStr, ...], NoDecode] = ()
     """Comma-separated signing secrets of the source `stripe`, each as it stands (`whsec_…`) or `label:whsec_…`."""
+    github_webhook_secrets: Annotated[tuple[SecretStr, ...], NoDecode] = ()
+    """Comma-separated secrets of the source `github`, each as it was given to the hook; they hold no comma."""
     sources_file: Path | None = None
     """A TOML file of further sources."""
 
@@ -44,7 +46,7 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console"] = "json"
 
-    @field_validator("stripe_webhook_secrets", mode="before")
+    @field_validator("stripe_webhook_secrets", "github_webhook_secrets", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         if isinstance(value, str):

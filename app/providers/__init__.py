@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from app.providers.base import Provider
+from app.providers.github import GitHubProvider
 from app.providers.stripe import StripeProvider
 
-PROVIDERS: Mapping[str, Provider] = {"stripe": StripeProvider()}
+PROVIDERS: Mapping[str, Provider] = {"github": GitHubProvider(), "stripe": StripeProvider()}

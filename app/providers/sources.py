@@ -1,4 +1,4 @@
-"""Which sources there are: `stripe` from its environment variable, and those of a TOML file."""
+"""Which sources there are: `stripe` and `github` from their environment variables, and those of a TOML file."""
 
 import re
 import tomllib
@@ -62,23 +62,41 @@ class _SourceEntry(BaseModel):
 
 
 def configured_sources(
-    stripe_secrets: Sequence[str], sources_file: Path | None, environment: Mapping[str, str]
+    stripe_secrets: Sequence[str],
+    sources_file: Path | None,
+    environment: Mapping[str, str],
+    *,
+    github_secrets: Sequence[str] = (),
 ) -> dict[str, Source]:
     """Every source by its name.
 
-    `stripe_secrets` are whole (`whsec_…`) or `label:whsec_…`; given any, the source `stripe` exists.
+    `stripe_secrets` are whole (`whsec_…`) or `label:whsec_…`; given any, the source `stripe` exists. `github_secrets`
+    are always whole, as a colon may be part of one; given any, the source `github` exists.
 
     Raises:
         ConfigurationError: a source cannot work; the message names it and the key, and shows no secret.
     """
     sources: dict[str, Source] = {}
     from_environment = [_stripe(stripe_secrets)] if stripe_secrets else []
+    from_environment += [_github(github_secrets)] if github_secrets else []
     for source in [*from_environment, *_from_file(sources_file, environment)]:
         if source.name in sources:
             raise _wrong(source.name, "name", "another source has it too")
         sources[source.name] = source
     _refuse_common_namespaces(sources.values())
     return sources
+
+
+def _github(github_secrets: Sequence[str]) -> Source:
+    provider = PROVIDERS["github"]
+    return Source(
+        name="github",
+        provider="github",
+        secrets=_secrets("github", "GITHUB_WEBHOOK_SECRETS", [(None, secret) for secret in github_secrets]),
+        namespace="github",
+        max_body_bytes=provider.default_max_body_bytes,
+        deadline_seconds=provider.default_deadline_seconds,
+    )
 
 
 def _stripe(stripe_secrets: Sequence[str]) -> Source:
@@ -134,7 +152,7 @@ def _source(table: Mapping[str, Any], position: int, environment: Mapping[str, s
         name=entry.name,
         provider=entry.provider,
         secrets=_secrets(shown, "secrets", pairs),
-        namespace=entry.namespace,
+        namespace=entry.namespace or (entry.name if provider.namespace_per_source else None),
         tenant=entry.tenant,
         livemode=entry.livemode,
         shared=entry.shared,
