@@ -149,13 +149,14 @@ def _dev_environment(settings: Settings, url: str) -> None:
     """Make secrets where none are set, and write down for `send` what this service runs with."""
     DEV_FOLDER.mkdir(exist_ok=True)
     known = read_dev_env(DEV_ENV)
-    if not settings.stripe_webhook_secrets:
-        known.setdefault("STRIPE_WEBHOOK_SECRETS", f"whsec_{secrets.token_urlsafe(24)}")
-        os.environ["STRIPE_WEBHOOK_SECRETS"] = known["STRIPE_WEBHOOK_SECRETS"]
-    else:
-        known["STRIPE_WEBHOOK_SECRETS"] = ",".join(
-            secret.get_secret_value() for secret in settings.stripe_webhook_secrets
-        )
+    for name, found, prefix in (
+        ("STRIPE_WEBHOOK_SECRETS", settings.stripe_webhook_secrets, "whsec_"),
+        ("GITHUB_WEBHOOK_SECRETS", settings.github_webhook_secrets, ""),
+    ):
+        if found:
+            known[name] = ",".join(secret.get_secret_value() for secret in found)
+        else:
+            os.environ[name] = known.setdefault(name, f"{prefix}{secrets.token_urlsafe(24)}")
     known |= {"DATABASE_URL": os.environ["DATABASE_URL"], "ONCEHOOK_URL": url}
     draft = DEV_ENV.with_suffix(".new")
     draft.unlink(missing_ok=True)

@@ -127,6 +127,7 @@ async def test_dev_starts_from_nothing_and_a_restart_keeps_secrets_and_rows(tmp_
             written = read_dev_env(env)
             assert stat.S_IMODE(env.stat().st_mode) == 0o600
             assert written["ONCEHOOK_URL"] == f"http://127.0.0.1:{port}"
+            assert {"STRIPE_WEBHOOK_SECRETS", "GITHUB_WEBHOOK_SECRETS", "DATABASE_URL"} < written.keys()
             sent = await asyncio.to_thread(run, "send", "stripe", "lifecycle", "--shuffle", "--duplicates", "3")
             assert sent.exit_code == 0, sent.output
             unsigned = await post(client, event, f"http://127.0.0.1:{port}/webhooks/stripe")
