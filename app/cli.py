@@ -97,7 +97,7 @@ def check_config() -> None:
             table.add_row(source.name, source.provider, namespace, source.livemode, labels, limit, deadline)
         Console().print(table)
         if not sources:
-            typer.echo("No source is configured: set STRIPE_WEBHOOK_SECRETS or SOURCES_FILE.")
+            typer.echo("No source is configured: set STRIPE_WEBHOOK_SECRETS, GITHUB_WEBHOOK_SECRETS or SOURCES_FILE.")
         if settings.database_url is None:
             typer.echo("DATABASE_URL is not set: only `oncehook dev` works.")
         else:
