@@ -274,6 +274,19 @@ async def test_a_partition_that_cannot_be_made_refuses_the_delivery_without_a_bu
     assert batching.prepared <= 2
 
 
+async def test_a_database_that_lets_no_partition_be_made_refuses_until_it_does(batching: Batching, rows: Rows) -> None:
+    await rows.connection.execute(f"DROP TABLE inbox_{utc_now():%Y%m%d}")
+    await rows.connection.execute(
+        "CREATE FUNCTION no_tables() RETURNS event_trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '53100'; END $$;"
+        "CREATE EVENT TRIGGER no_tables ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION no_tables()"
+    )
+    with pytest.raises(DatabaseUnavailable):
+        await batching.submit(event("evt_1"))
+    await rows.connection.execute("DROP EVENT TRIGGER no_tables")
+    assert (await batching.submit(event("evt_1"))).outcome == Outcome.APPLIED
+
+
 REFUSE = """
 CREATE SEQUENCE tries;
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from copy import deepcopy
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -531,6 +531,22 @@ async def test_a_stopped_service_takes_nothing_new(database_url: str) -> None:
     async with serving(database_url) as served:
         await served.service.batcher.stop()
         assert_problem(await served.post(EVENT), 503, "shutting_down")
+
+
+async def test_a_fault_of_our_own_is_503_and_only_its_class_is_logged(
+    served: Served, rows: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> datetime:
+        message = "the canary of a broken clock"
+        raise ZeroDivisionError(message)
+
+    served.service.app.webhooks.clock = broken
+    assert_problem(await served.post(EVENT), 503, "unavailable")
+    written = capsys.readouterr().out
+    assert "ZeroDivisionError" in written
+    assert "canary" not in written
+    assert metrics.REGISTRY.get_sample_value("oncehook_bytes_in_flight") == 0
+    assert await rows.counts() == NOTHING
 
 
 # --- over a real socket
