@@ -104,6 +104,14 @@ class Provider(Protocol):
     default_max_body_bytes: int
     default_deadline_seconds: float
 
+    def key_of(self, secret: bytes) -> bytes:
+        """The MAC's key of a secret as it was configured.
+
+        Raises:
+            ValueError: the secret does not have the provider's form; the message does not hold it.
+        """
+        ...
+
     def read(self, source: Source, request: Request, now: datetime) -> Delivery:
         """Verify the signature on the raw bytes, then decode and name the event.
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from app.errors import ConfigurationError
 from app.providers import PROVIDERS
-from app.providers.base import LiveMode, Secret, Source
+from app.providers.base import LiveMode, Provider, Secret, Source
 
 _NAME = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 _WORD = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$"
@@ -151,7 +151,7 @@ def _source(table: Mapping[str, Any], position: int, environment: Mapping[str, s
     return Source(
         name=entry.name,
         provider=entry.provider,
-        secrets=_secrets(shown, "secrets", pairs),
+        secrets=_keys(shown, provider, _secrets(shown, "secrets", pairs)),
         namespace=entry.namespace or (entry.name if provider.namespace_per_source else None),
         tenant=entry.tenant,
         livemode=entry.livemode,
@@ -161,6 +161,16 @@ def _source(table: Mapping[str, Any], position: int, environment: Mapping[str, s
         deadline_seconds=entry.deadline_seconds or provider.default_deadline_seconds,
         tolerance_seconds=entry.tolerance_seconds,
     )
+
+
+def _keys(source: str, provider: Provider, secrets: Iterable[Secret]) -> tuple[Secret, ...]:
+    keys: list[Secret] = []
+    for secret in secrets:
+        try:
+            keys.append(Secret(secret.label, provider.key_of(secret.value)))
+        except ValueError as error:
+            raise _wrong(source, "secrets", f"the secret {secret.label} {error}") from None
+    return tuple(keys)
 
 
 def _value(source: str, secret: _SecretEntry, environment: Mapping[str, str]) -> str:

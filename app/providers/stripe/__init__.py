@@ -42,6 +42,10 @@ class StripeProvider:
     default_max_body_bytes = 1_000_000
     default_deadline_seconds = 3.0
 
+    def key_of(self, secret: bytes) -> bytes:
+        """The secret as it stands, `whsec_` included: unlike in Standard Webhooks nothing is stripped or decoded."""
+        return secret
+
     def read(self, source: Source, request: Request, now: datetime) -> Delivery:
         """Verify, decode, name.
 
