@@ -7,6 +7,7 @@ import secrets
 import shlex
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ def serve(host: Host = "127.0.0.1", port: Port = 8000, workers: Workers = 1) -> 
     with _told():
         settings = _settings()
         _database_url(settings, "`oncehook dev` starts a PostgreSQL of its own")
+        _refuse_taken_port(host, port)
         _sources(settings)
         _serve(host, port, workers)
 
@@ -57,6 +59,7 @@ def dev(host: Host = "127.0.0.1", port: Port = 8000, workers: Workers = 1) -> No
     """Run everything on this machine: PostgreSQL (unless DATABASE_URL is set), migrations, secrets, the service."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the server's own shutdown is not the last word
     with _told(), contextlib.ExitStack() as stack:
+        _refuse_taken_port(host, port)
         settings = _settings()
         if settings.database_url is None:
             DEV_FOLDER.mkdir(exist_ok=True)
@@ -139,6 +142,22 @@ def _database_url(settings: Settings, otherwise: str) -> str:
     url = settings.database_url.get_secret_value()
     dsn_and_arguments(url)
     return url
+
+
+def _refuse_taken_port(host: str, port: int) -> None:
+    """Say before anything is started or written down that nobody could be served.
+
+    Raises:
+        ConfigurationError: the address cannot be listened on.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        message = f"{host}:{port} cannot be listened on ({error.strerror}); choose another with --host or --port"
+        raise ConfigurationError(message) from error
 
 
 def _sources(settings: Settings) -> dict[str, Source]:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -81,6 +82,17 @@ def test_a_wrong_setting_is_one_line_and_status_two(
 def test_a_short_horizon_is_accepted_on_purpose() -> None:
     environment = {"DEDUP_HORIZON_DAYS": "7", "PAYLOAD_RETENTION_DAYS": "7", "ALLOW_SHORT_HORIZON": "true"}
     assert run("check-config", **environment).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["serve", "dev"])
+def test_a_taken_port_is_one_line_before_anything_is_started(command: str, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        found = run(command, "--port", str(taken.getsockname()[1]), DATABASE_URL="postgresql://x@127.0.0.1:1/x")
+    assert found.exit_code == 2
+    assert "choose another with --host or --port" in found.stderr
+    assert not (tmp_path / ".oncehook").exists()
 
 
 async def test_migrations_may_race(server: str, rows: Rows) -> None:
