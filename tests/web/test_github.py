@@ -1,6 +1,7 @@
 """GitHub's deliveries through the service: recorded byte for byte, each once for each hook."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
 from uuid import uuid1, uuid4
@@ -80,12 +81,69 @@ async def test_an_unsigned_delivery_leaves_nothing(github: Served, rows: Rows) -
     assert await rows.one("SELECT count(*) FROM processed_events") == 0
 
 
-async def test_every_published_payload_is_answered_200(github: Served, rows: Rows) -> None:
-    payloads = sorted((DATA / "github" / "octokit-webhooks").rglob("*.payload.json"))
-    if not payloads:
-        pytest.skip("GitHub's payload examples are not here: there is no ../shared/data beside the checkout")
-    for path in payloads:
-        answer = await post(github, path.read_bytes(), path.parent.name, str(uuid1()))
-        assert answer.status_code == 200, path
-        assert answer.json()["reason"] == "no_projection", path
-    assert await rows.one("SELECT count(*) FROM inbox") == len(payloads)
+@pytest.mark.parametrize(
+    ("body", "content_type", "code"),
+    [
+        (b'{"zen": "\xff", "hook_id": 1}', "application/json", "not_json"),
+        (b"payload=%FF", FORM, "not_json"),
+        (b"other=1", FORM, "not_an_event"),
+    ],
+)
+async def test_signed_bytes_that_are_no_event_are_refused_once_and_for_all(
+    github: Served, rows: Rows, body: bytes, content_type: str, code: str
+) -> None:
+    answer = await post(github, body, "ping", str(uuid1()), **{"content-type": content_type})
+    assert (answer.status_code, answer.json()["code"]) == (400, code)
+    assert await rows.one("SELECT count(*) FROM processed_events") == 0
+
+
+@pytest.mark.parametrize(
+    ("guid", "outcome"),
+    [
+        ("72d3162e-cc78-11e3-81ab-4c9367dc0958", "expired"),
+        ("ffffffff-ffff-1fff-8000-000000000000", "parked"),
+    ],
+)
+async def test_a_guid_of_another_age_is_told_and_makes_no_partition(
+    github: Served, rows: Rows, guid: str, outcome: str
+) -> None:
+    count = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'processed_events'::regclass"
+    before = await rows.one(count)
+    answer = await post(github, {"zen": "x", "hook_id": 11}, "ping", guid)
+    assert (answer.status_code, answer.json()["outcome"]) == (200, outcome)
+    assert await rows.one(count) == before
+
+
+def found_in(folder: str) -> list[Path]:
+    paths = sorted((DATA / "github" / folder).rglob("*.json"))
+    if not paths:
+        pytest.skip(f"GitHub's {folder} are not here: there is no ../shared/data beside the checkout")
+    return paths
+
+
+@pytest.mark.parametrize("folder", ["octokit-webhooks", "octokit-webhooks.js"])
+async def test_every_published_payload_is_answered_200(github: Served, rows: Rows, folder: str) -> None:
+    paths = found_in(folder)
+    for path in paths:
+        body = path.read_bytes()
+        name = path.parent.name if folder == "octokit-webhooks" else path.name.partition("-")[0]
+        answer = await post(github, body, name, str(uuid1()))
+        assert (answer.status_code, answer.json().get("reason")) == (200, "no_projection"), path
+        assert await rows.one("SELECT body FROM inbox ORDER BY received_at DESC LIMIT 1") == body, path
+    assert await rows.one("SELECT count(*) FROM inbox") == len(paths)
+
+
+async def test_recorded_deliveries_verify_with_their_own_headers_and_are_named_by_them(
+    database_url: str, rows: Rows
+) -> None:
+    recorded = {path.stem: orjson.loads(path.read_bytes()) for path in found_in("recorded-deliveries-redacted")}
+    (secret,) = {delivery["secret"] for delivery in recorded.values()}
+    async with serving(database_url, github_webhook_secrets=secret) as served:
+        for delivery in recorded.values():
+            headers, body = delivery["headers"], delivery["body"].encode()
+            answer = await served.client.post("/webhooks/github", content=body, headers=headers)
+            assert (answer.status_code, answer.json()["event_id"]) == (200, headers["x-github-delivery"])
+            stored = "SELECT body FROM inbox WHERE namespace = $1 AND event_id = $2"
+            namespace = f"github:github:{headers['x-github-hook-id']}"
+            assert await rows.one(stored, namespace, headers["x-github-delivery"]) == body
+    assert sorted(row["type"] for row in await rows.all("SELECT type FROM inbox")) == sorted(recorded)

@@ -56,7 +56,7 @@ class GitHubProvider:
         return Delivery(
             source=source,
             provider=self.name,
-            namespace=f"github:{source.namespace}:{envelope.hook_id or 'none'}",
+            namespace=f"github:{source.namespace or source.name}:{envelope.hook_id or 'none'}",
             event_id=envelope.guid,
             type=envelope.type,
             occurred_at=envelope.occurred_at,
