@@ -78,11 +78,11 @@ def sources_of(settings: Settings) -> dict[str, Source]:
     Raises:
         ConfigurationError: one of them cannot work.
     """
+    secrets = {"stripe": settings.stripe_webhook_secrets, "github": settings.github_webhook_secrets}
     return configured_sources(
-        [secret.get_secret_value() for secret in settings.stripe_webhook_secrets],
+        {provider: [secret.get_secret_value() for secret in given] for provider, given in secrets.items()},
         settings.sources_file,
         os.environ,
-        github_secrets=[secret.get_secret_value() for secret in settings.github_webhook_secrets],
     )
 
 

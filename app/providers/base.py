@@ -92,13 +92,15 @@ class Provider(Protocol):
     """Who sends. Pure: no database, no network, no clock but `now`.
 
     `retries` says whether the sender tries again after a non-2xx answer; where it does not, the path keeps trying
-    what it still holds. `namespace_per_source`: a source that names no namespace has its own name for one. `headers`
-    are the allow-listed request headers that the inbox keeps, in lower case.
+    what it still holds. `namespace_per_source`: a source that names no namespace has its own name for one. `has_modes`:
+    events are live or tests, and their namespaces say which. `headers` are the allow-listed request headers that the
+    inbox keeps, in lower case.
     """
 
     name: str
     retries: bool
     namespace_per_source: bool
+    has_modes: bool
     content_types: frozenset[str]
     headers: frozenset[str]
     default_max_body_bytes: int

@@ -62,23 +62,18 @@ class _SourceEntry(BaseModel):
 
 
 def configured_sources(
-    stripe_secrets: Sequence[str],
-    sources_file: Path | None,
-    environment: Mapping[str, str],
-    *,
-    github_secrets: Sequence[str] = (),
+    secrets: Mapping[str, Sequence[str]], sources_file: Path | None, environment: Mapping[str, str]
 ) -> dict[str, Source]:
     """Every source by its name.
 
-    `stripe_secrets` are whole (`whsec_…`) or `label:whsec_…`; given any, the source `stripe` exists. `github_secrets`
-    are always whole, as a colon may be part of one; given any, the source `github` exists.
+    `secrets` are those of the environment variables, by provider; given any, the source of the provider's name exists.
+    Stripe's are whole (`whsec_…`) or `label:whsec_…`; all others are whole, as a colon may be part of one.
 
     Raises:
         ConfigurationError: a source cannot work; the message names it and the key, and shows no secret.
     """
     sources: dict[str, Source] = {}
-    from_environment = [_stripe(stripe_secrets)] if stripe_secrets else []
-    from_environment += [_github(github_secrets)] if github_secrets else []
+    from_environment = [_from_environment(name, given) for name, given in secrets.items() if given]
     for source in [*from_environment, *_from_file(sources_file, environment)]:
         if source.name in sources:
             raise _wrong(source.name, "name", "another source has it too")
@@ -87,33 +82,27 @@ def configured_sources(
     return sources
 
 
-def _github(github_secrets: Sequence[str]) -> Source:
-    provider = PROVIDERS["github"]
+def _from_environment(name: str, given: Sequence[str]) -> Source:
+    provider = PROVIDERS[name]
+    variable = f"{name.upper()}_WEBHOOK_SECRETS"
+    pairs = [_labelled(variable, item) if name == "stripe" else (None, item) for item in given]
     return Source(
-        name="github",
-        provider="github",
-        secrets=_secrets("github", "GITHUB_WEBHOOK_SECRETS", [(None, secret) for secret in github_secrets]),
-        namespace="github",
+        name=name,
+        provider=name,
+        secrets=_keys(name, provider, _secrets(name, variable, pairs)),
+        namespace=name if provider.namespace_per_source else None,
         max_body_bytes=provider.default_max_body_bytes,
         deadline_seconds=provider.default_deadline_seconds,
     )
 
 
-def _stripe(stripe_secrets: Sequence[str]) -> Source:
-    pairs: list[tuple[str | None, str]] = []
-    for item in stripe_secrets:
-        labelled = _LABELLED.fullmatch(item)
-        label, value = (labelled["label"], labelled["value"]) if labelled else (None, item)
-        if label is not None and not re.fullmatch(_NAME, label):
-            raise _wrong("stripe", "STRIPE_WEBHOOK_SECRETS", f"a label does not match {_NAME}")
-        pairs.append((label, value))
-    return Source(
-        name="stripe",
-        provider="stripe",
-        secrets=_secrets("stripe", "STRIPE_WEBHOOK_SECRETS", pairs),
-        max_body_bytes=PROVIDERS["stripe"].default_max_body_bytes,
-        deadline_seconds=PROVIDERS["stripe"].default_deadline_seconds,
-    )
+def _labelled(variable: str, item: str) -> tuple[str | None, str]:
+    labelled = _LABELLED.fullmatch(item)
+    if labelled is None:
+        return None, item
+    if not re.fullmatch(_NAME, labelled["label"]):
+        raise _wrong("stripe", variable, f"a label does not match {_NAME}")
+    return labelled["label"], labelled["value"]
 
 
 def _from_file(sources_file: Path | None, environment: Mapping[str, str]) -> list[Source]:
@@ -147,6 +136,8 @@ def _source(table: Mapping[str, Any], position: int, environment: Mapping[str, s
     provider = PROVIDERS.get(entry.provider)
     if provider is None:
         raise _wrong(shown, "provider", f"there is none of this name, only {', '.join(sorted(PROVIDERS))}")
+    if entry.livemode != "any" and not provider.has_modes:
+        raise _wrong(shown, "livemode", f"{entry.provider} has no live and test mode")
     pairs = [(secret.label, _value(shown, secret, environment)) for secret in entry.secrets]
     return Source(
         name=entry.name,

@@ -7,12 +7,14 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from app.clock import monday_of
 from app.errors import (
+    ConfigurationError,
     NotAnEvent,
     SignatureMalformed,
     SignatureMismatch,
@@ -26,6 +28,8 @@ from app.providers.json_body import canonical_hash, decode, storable
 _PREFIX = b"whsec_"
 _KEY_BYTES = range(24, 65)
 _MAX_ID = 255
+_ID = re.compile(rf"[ -\-/-~]{{1,{_MAX_ID}}}")
+_SECONDS = re.compile(r"0|[1-9][0-9]{0,11}")
 _MAX_SIGNATURES = 32
 _MAX_TYPE = 255
 
@@ -42,6 +46,7 @@ class StandardWebhooksProvider:
     name = "standardwebhooks"
     retries = True
     namespace_per_source = True
+    has_modes = False
     content_types = frozenset({"application/json"})
     headers = frozenset({"content-type", "user-agent", "webhook-id", "webhook-timestamp"})
     default_max_body_bytes = 1_000_000
@@ -83,7 +88,7 @@ class StandardWebhooksProvider:
         return Delivery(
             source=source,
             provider=self.name,
-            namespace=f"standardwebhooks:{source.namespace}",
+            namespace=f"standardwebhooks:{source.namespace or source.name}",
             event_id=message_id,
             type=kind,
             occurred_at=happened_at or now,
@@ -115,13 +120,17 @@ class StandardWebhooksProvider:
 
 def _verified(source: Source, request: Request, now: datetime) -> tuple[str, str]:
     """The message's id and the label of the secret that signed it: the MAC first, then the time."""
+    usable = [secret for secret in source.secrets if secret.value]
+    if not usable:
+        message = f"the source {source.name} has no secret to verify with"
+        raise ConfigurationError(message)
     message_id, timestamp, signatures = (
         _required(request.headers, name) for name in ("webhook-id", "webhook-timestamp", "webhook-signature")
     )
-    if not 1 <= len(message_id) <= _MAX_ID or "." in message_id or not message_id.isascii():
-        message = f"the webhook-id header is not 1 to {_MAX_ID} ASCII characters without a dot"
+    if _ID.fullmatch(message_id) is None:
+        message = f"the webhook-id header is not 1 to {_MAX_ID} printable ASCII characters without a dot"
         raise SignatureMalformed(message)
-    if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12) or str(int(timestamp)) != timestamp:  # noqa: PLR2004
+    if _SECONDS.fullmatch(timestamp) is None:
         message = "the webhook-timestamp header is not a time in whole seconds"
         raise SignatureMalformed(message)
     claimed = list(_claimed(signatures))
@@ -129,7 +138,7 @@ def _verified(source: Source, request: Request, now: datetime) -> tuple[str, str
         message = "the webhook-signature header has no v1 signature"
         raise SignatureMalformed(message)
     signed = b".".join((message_id.encode(), timestamp.encode(), request.body))
-    for secret in source.secrets:
+    for secret in usable:
         expected = hmac.digest(secret.value, signed, hashlib.sha256)
         if any(hmac.compare_digest(expected, candidate) for candidate in claimed):
             break

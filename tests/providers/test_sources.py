@@ -20,17 +20,17 @@ def load(tmp_path: Path) -> Load:
     def load(text: str, environment: Mapping[str, str] | None = None, *stripe_secrets: str) -> dict[str, Source]:
         path = tmp_path / "sources.toml"
         path.write_text(text, encoding="utf-8")
-        return configured_sources(stripe_secrets, path, environment or {})
+        return configured_sources({"stripe": stripe_secrets}, path, environment or {})
 
     return load
 
 
 def test_without_secrets_there_is_no_source() -> None:
-    assert configured_sources([], None, {}) == {}
+    assert configured_sources({"stripe": [], "github": []}, None, {}) == {}
 
 
 def test_stripe_secrets_make_the_source_stripe() -> None:
-    sources = configured_sources(["whsec_a", "cli:whsec_b:c", "plain", "whsec_d:e"], None, {})
+    sources = configured_sources({"stripe": ["whsec_a", "cli:whsec_b:c", "plain", "whsec_d:e"]}, None, {})
     assert sources["stripe"].secrets == (
         Secret("secret-1", b"whsec_a"),
         Secret("cli", b"whsec_b:c"),
@@ -56,7 +56,7 @@ def test_stripe_secrets_make_the_source_stripe() -> None:
 )
 def test_a_stripe_secret_that_cannot_work_is_named_but_not_shown(secrets: list[str]) -> None:
     with pytest.raises(ConfigurationError, match="source stripe: STRIPE_WEBHOOK_SECRETS") as caught:
-        configured_sources(secrets, None, {})
+        configured_sources({"stripe": secrets}, None, {})
     assert HIDDEN not in str(caught.value)
 
 
@@ -200,14 +200,14 @@ def test_an_empty_file_holds_no_source(load: Load) -> None:
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"absent\.toml"):
-        configured_sources([], tmp_path / "absent.toml", {})
+        configured_sources({}, tmp_path / "absent.toml", {})
 
 
 def test_a_file_that_is_not_utf8_is_refused_without_its_text(tmp_path: Path) -> None:
     path = tmp_path / "sources.toml"
     path.write_bytes(f'a = "{HIDDEN}\xff"'.encode("latin-1"))
     with pytest.raises(ConfigurationError, match="not UTF-8") as caught:
-        configured_sources([], path, {})
+        configured_sources({}, path, {})
     assert HIDDEN not in str(caught.value)
     assert caught.value.__cause__ is None
 
@@ -246,3 +246,19 @@ def test_the_source_of_the_environment_counts_too(load: Load) -> None:
     with pytest.raises(ConfigurationError, match="source eu: namespace"):
         load(GOOD, {}, "whsec_a")
     assert set(load(GOOD + 'namespace = "acct_eu"', {}, "whsec_a")) == {"stripe", "eu"}
+
+
+def test_github_secrets_make_the_source_github_and_may_hold_colons() -> None:
+    source = configured_sources({"github": ["a:b", "whsec_c"]}, None, {})["github"]
+    assert source.secrets == (Secret("secret-1", b"a:b"), Secret("secret-2", b"whsec_c"))
+    assert (source.namespace, source.max_body_bytes, source.deadline_seconds) == ("github", 25_000_000, 8.0)
+
+
+def test_github_sources_have_a_namespace_each_and_no_modes(load: Load) -> None:
+    text = GOOD.replace('"stripe"', '"github"')
+    assert load(text)["eu"].namespace == "eu"
+    assert load(text)["eu"].secrets == (Secret("secret-1", HIDDEN.encode()),)
+    with pytest.raises(ConfigurationError, match="source us: namespace"):
+        load(text + text.replace('"eu"', '"us"') + 'namespace = "eu"')
+    with pytest.raises(ConfigurationError, match="source eu: livemode: github has no"):
+        load(text + 'livemode = "test"')

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,8 @@ def test_other_versions_and_broken_items_beside_a_good_signature_are_passed_over
         ({"webhook-id": "a.b"}, SignatureMalformed),
         ({"webhook-id": "x" * 256}, SignatureMalformed),
         ({"webhook-id": "é"}, SignatureMalformed),
+        ({"webhook-id": "a\x00"}, SignatureMalformed),
+        ({"webhook-id": "a\n"}, SignatureMalformed),
         ({"webhook-timestamp": "1e9"}, SignatureMalformed),
         ({"webhook-timestamp": "-5"}, SignatureMalformed),
         ({"webhook-timestamp": f"0{T}"}, SignatureMalformed),
@@ -130,6 +133,20 @@ def test_what_is_signed_but_no_event_is_refused(event: Any) -> None:
         read(event)
 
 
+def test_a_source_without_a_usable_secret_proves_nothing() -> None:
+    body = b'{"type": "x"}'
+    headers = {"webhook-id": "m", "webhook-timestamp": str(T), "webhook-signature": sign(b"", "m", T, body)}
+    with pytest.raises(ConfigurationError):
+        PROVIDER.read(replace(SOURCE, secrets=(Secret("empty", b""),)), Request(headers, body), NOW)
+
+
+def test_a_source_without_a_namespace_has_its_name_for_one() -> None:
+    body = b'{"type": "x"}'
+    headers = {"webhook-id": "m", "webhook-timestamp": str(T), "webhook-signature": sign(KEY, "m", T, body)}
+    found = PROVIDER.read(replace(SOURCE, namespace=None), Request(headers, body), NOW)
+    assert found.namespace == "standardwebhooks:svix"
+
+
 def test_a_stored_body_alone_names_no_message() -> None:
     with pytest.raises(NotAnEvent):
         PROVIDER.recall(SOURCE, b"{}", NOW)
@@ -140,7 +157,7 @@ def test_a_secret_of_another_form_stops_the_start_and_is_not_shown(tmp_path: Pat
     path = tmp_path / "sources.toml"
     path.write_text(f'[[sources]]\nname = "svix"\nprovider = "standardwebhooks"\nsecrets = ["{secret}"]\n')
     with pytest.raises(ConfigurationError, match="source svix: secrets: the secret secret-1") as told:
-        configured_sources([], path, {})
+        configured_sources({}, path, {})
     assert secret not in str(told.value)
 
 

@@ -32,6 +32,7 @@ class GitHubProvider:
     name = "github"
     retries = False
     namespace_per_source = True
+    has_modes = False
     content_types = frozenset({"application/json", FORM})
     headers = _KEPT
     default_max_body_bytes = 25_000_000

@@ -35,6 +35,7 @@ class StripeProvider:
     name = "stripe"
     retries = True
     namespace_per_source = False
+    has_modes = True
     content_types = frozenset({"application/json"})
     headers = frozenset({"content-type", "user-agent"})
     """Not `stripe-signature`: whoever read it beside the body could send both again while its time is in tolerance,
