@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import asyncpg
 import httpx
 import orjson
 import typer
 from dotenv import dotenv_values
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 from app.clock import utc_now
 from app.db.engine import Database
-from app.errors import ConfigurationError, DatabaseUnavailable, OncehookError
+from app.errors import ConfigurationError, OncehookError
 from app.send.client import Sent, Target, deliver
 from app.send.files import bodies_of
 from app.send.queries import Made, made_by
@@ -56,22 +58,22 @@ def send(
             rng.shuffle(deliveries)
         base = (url or known.get("ONCEHOOK_URL") or "http://127.0.0.1:8000").rstrip("/")
         target = Target(f"{base}/webhooks/{source}", _secret(known))
-        sent, made = asyncio.run(_send(target, deliveries, known.get("DATABASE_URL"), errors))
+        sent, made = asyncio.run(_send(target, deliveries, None if as_json else known.get("DATABASE_URL"), errors))
     except OncehookError as error:
-        errors.print(f"[red]error:[/] {error}", highlight=False)
+        errors.print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
     if as_json:
         typer.echo(orjson.dumps(sent).decode())
     else:
         _show(Console(), sent, made)
-    if any(one.status >= httpx.codes.MULTIPLE_CHOICES for one in sent):
+    if not all(one.taken for one in sent):
         raise typer.Exit(1)
 
 
 def _show(console: Console, sent: Sequence[Sent], made: Made | None) -> None:
     show_outcomes(console, sent)
     if made is None:
-        console.print("The database is not known or not reachable from here, so its rows are not shown.")
+        console.print("The service's database is not known or cannot be read from here, so its rows are not shown.")
     else:
         show_rows(console, made)
 
@@ -87,15 +89,17 @@ async def _send(
 
 
 async def _made(database_url: str | None, event_ids: Sequence[str]) -> Made | None:
+    """The rows; None where they cannot be read, whatever the cause: the answers are in and must still be shown."""
     if database_url is None:
         return None
-    database = Database.connect(database_url, pool_size=1)
     try:
-        return await made_by(database, event_ids)
-    except DatabaseUnavailable:
+        database = Database.connect(database_url, pool_size=2)
+        try:
+            return await made_by(database, event_ids)
+        finally:
+            await database.close()
+    except (OncehookError, asyncpg.PostgresError):
         return None
-    finally:
-        await database.close()
 
 
 def _bodies(what: Sequence[str], rng: random.Random, *, count: int, as_is: bool) -> list[bytes]:

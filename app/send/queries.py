@@ -10,11 +10,11 @@ _READ = Timeouts(lock=1000, statement=5000, idle=5000)
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Rows that events made, and what the ledger counted of their duplicates."""
+    """Rows that events made: subscriptions, the ledger's row of each event, and messages by type."""
 
     subscriptions: Sequence[Row]
     messages: Sequence[Row]
-    duplicates: int
+    ledger: Sequence[Row]
 
 
 async def made_by(database: Database, event_ids: Sequence[str]) -> Made:
@@ -22,12 +22,12 @@ async def made_by(database: Database, event_ids: Sequence[str]) -> Made:
 
     Raises:
         DatabaseUnavailable: the database cannot be reached.
+        asyncpg.PostgresError: it is not this service's, or too busy to answer in time.
     """
     async with database.begin(_READ) as connection:
         subscriptions = await connection.fetch(
             """
-            SELECT s.external_id, s.namespace, s.status, s.plan, s.quantity, s.unit_amount, s.currency, s.updated_at,
-                   s.version, s.open
+            SELECT s.external_id, s.namespace, s.status, s.plan, s.current_period_end, s.updated_at, s.version, s.open
             FROM subscriptions s
             WHERE (s.namespace, s.external_id) IN (
               SELECT namespace, object_id FROM inbox WHERE event_id = ANY($1::text[]))
@@ -40,8 +40,13 @@ async def made_by(database: Database, event_ids: Sequence[str]) -> Made:
             "SELECT type, count(*) AS messages FROM outbox WHERE subject = ANY($1::text[]) GROUP BY type ORDER BY type",
             subjects,
         )
-        (ledger,) = await connection.fetch(
-            "SELECT coalesce(sum(duplicates), 0) AS duplicates FROM processed_events WHERE event_id = ANY($1::text[])",
+        ledger = await connection.fetch(
+            """
+            SELECT event_id, type, occurred_at, outcome, duplicates
+            FROM processed_events
+            WHERE event_id = ANY($1::text[])
+            ORDER BY occurred_at, event_id
+            """,
             list(event_ids),
         )
-    return Made(subscriptions, messages, int(ledger["duplicates"]))
+    return Made(subscriptions, messages, ledger)

@@ -27,8 +27,8 @@ class Ids:
 
 
 def printed(event: Mapping[str, Any]) -> bytes:
-    """The bytes as Stripe sends them: two spaces of indent, characters as they are."""
-    return json.dumps(event, indent=2, ensure_ascii=False).encode()
+    """The bytes as Stripe sends them: two spaces of indent, characters as they are, a lone surrogate as its escape."""
+    return json.dumps(event, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
 def subscription(ids: Ids, *, created: int) -> dict[str, Any]:
@@ -98,8 +98,8 @@ def event(ids: Ids, type_: str, object_: Mapping[str, Any], *, created: int, bef
 def lifecycle(now: datetime, rng: random.Random) -> list[Event]:
     """A subscription's life within the last hour, in its true order.
 
-    Created, active in the same second, past due and active again in one second, about to be cancelled, ended; and a
-    bystander in each of the crowded seconds.
+    Created and active in one second, with an invoice beside them that changes no row; past due and active again in
+    another; about to be cancelled; ended.
     """
     ids = Ids(rng)
     start = int(now.timestamp()) - 3600 + rng.randrange(600)

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import random
+from collections.abc import Callable
+from datetime import timedelta
 from itertools import permutations
 from pathlib import Path
 
@@ -18,7 +20,8 @@ from app.clock import utc_now
 from app.errors import ConfigurationError
 from app.providers.base import Ignored
 from app.providers.stripe import StripeProvider
-from app.send.client import Target, deliver
+from app.providers.stripe.signature import sign
+from app.send.client import NO_ANSWER, Sent, Target, deliver
 from app.send.files import bodies_of
 from app.send.stripe_events import lifecycle, printed
 from tests.events import SECRET, body_of, delivery, subscription
@@ -60,6 +63,12 @@ def test_a_life_ends_the_same_in_every_order() -> None:
     assert ends == {heard[-1]}
 
 
+def test_two_updates_of_a_life_share_a_second_so_that_the_tie_rule_is_seen_at_work() -> None:
+    updates = [event for event in lifecycle(utc_now(), random.Random(RNG_SEED)) if event["type"].endswith(".updated")]
+    seconds = [event["created"] for event in updates]
+    assert len(set(seconds)) == len(seconds) - 1
+
+
 def test_a_seed_makes_ids_and_order_repeatable() -> None:
     now = utc_now()
     assert lifecycle(now, random.Random(1)) == lifecycle(now, random.Random(1))
@@ -83,15 +92,44 @@ def test_a_file_is_sent_with_fresh_ids_and_recent_times_and_its_distances_stay(t
     assert orjson.loads(body)["created"] == "2026-01-01T00:00:00.000Z"
 
 
-def test_a_file_as_it_is_goes_byte_for_byte(tmp_path: Path) -> None:
+def test_the_creation_of_a_files_object_moves_with_its_event(tmp_path: Path) -> None:
+    original = subscription("evt_1", "active", at=-90_000)
     path = tmp_path / "event.json"
-    path.write_bytes(b'{"id": "evt_1",   "type": "x"}\n')
-    assert bodies_of(path, utc_now(), random.Random(1), as_is=True) == [path.read_bytes()]
-    path.write_bytes(b'[{"id": "evt_1", "type": "x"}, {"id": "evt_2", "type": "x"}]')
-    assert len(bodies_of(path, utc_now(), random.Random(1), as_is=True)) == 2
+    path.write_text(json.dumps(original))
+    (body,) = bodies_of(path, utc_now(), random.Random(1), as_is=False)
+    moved = orjson.loads(body)
+    age = original["created"] - original["data"]["object"]["created"]
+    assert moved["created"] - moved["data"]["object"]["created"] == age
+    assert moved["data"]["object"] | {"created": 0} == original["data"]["object"] | {"created": 0}
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "[1]", '{"id": "evt_1"}', "{}\n{"])
+@pytest.mark.parametrize(
+    ("content", "bodies"),
+    [
+        (b'{"id": "evt_1",   "type": "x"}\n', [b'{"id": "evt_1",   "type": "x"}\n']),
+        (
+            b'{"id":  "e", "type": "x"}\n\n{"id":"f","type":"x"}\n',
+            [b'{"id":  "e", "type": "x"}', b'{"id":"f","type":"x"}'],
+        ),
+        (b'[{"id": "evt_1", "type": "x"}]', [b'{\n  "id": "evt_1",\n  "type": "x"\n}']),
+    ],
+    ids=["one", "lines", "an array of one"],
+)
+def test_a_file_as_it_is_keeps_the_bytes_of_its_events(tmp_path: Path, content: bytes, bodies: list[bytes]) -> None:
+    path = tmp_path / "event.json"
+    path.write_bytes(content)
+    assert bodies_of(path, utc_now(), random.Random(1), as_is=True) == bodies
+
+
+async def test_a_lone_surrogate_of_a_file_is_sent_as_its_escape(tmp_path: Path) -> None:
+    path = tmp_path / "event.json"
+    path.write_text('{"id": "evt_1", "type": "x", "name": "\\ud800 ß"}')
+    bodies = bodies_of(path, utc_now(), random.Random(1), as_is=False)
+    assert '"\\ud800 ß"'.encode() in bodies[0]
+    assert (await sent_to(lambda _: httpx.Response(200, json={}), bodies))[0].type == "x"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "[1]", '{"id": "evt_1"}', '{"id": 1, "type": "x"}', "{}\n{"])
 def test_a_file_without_events_is_refused_by_name(tmp_path: Path, content: str) -> None:
     path = tmp_path / "wrong.json"
     path.write_text(content)
@@ -99,27 +137,52 @@ def test_a_file_without_events_is_refused_by_name(tmp_path: Path, content: str) 
         bodies_of(path, utc_now(), random.Random(1), as_is=False)
 
 
-async def test_a_refused_delivery_is_sent_again_with_a_new_signature() -> None:
-    answers = [httpx.Response(503, headers={"retry-after": "0"}), httpx.Response(200, json={"outcome": "applied"})]
-    signatures: list[str] = []
+async def sent_to(answer: Callable[[httpx.Request], httpx.Response], bodies: list[bytes]) -> list[Sent]:
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        return await deliver(client, Target("http://x", SECRET), bodies, utc_now, told=lambda: None)
+
+
+@pytest.mark.parametrize("retry_after", ["0", "Wed, 21 Oct 2026 07:28:00 GMT"])
+async def test_a_refused_delivery_is_signed_and_sent_again(retry_after: str) -> None:
+    answers = iter(
+        [httpx.Response(503, headers={"retry-after": retry_after}), httpx.Response(200, json={"outcome": "applied"})]
+    )
+    body = body_of(subscription("evt_1", "active"))
+    now = utc_now()
+    times = iter([now, now + timedelta(seconds=1)])
+    tries: list[tuple[str, bytes]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        signatures.append(request.headers["stripe-signature"])
-        return answers[len(signatures) - 1]
+        tries.append((request.headers["stripe-signature"], request.content))
+        return next(answers)
 
-    target = Target("http://oncehook/webhooks/stripe", SECRET)
-    body = body_of(subscription("evt_1", "active"))
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-        (sent,) = await deliver(client, target, [body], utc_now, told=lambda: None)
-    assert (sent.status, sent.outcome, len(signatures)) == (200, "applied", 2)
+        (sent,) = await deliver(client, Target("http://x", SECRET), [body], lambda: next(times), told=lambda: None)
+    assert (sent.status, sent.outcome) == (200, "applied")
+    second = int(now.timestamp())
+    assert tries == [(sign(SECRET, second, body), body), (sign(SECRET, second + 1, body), body)]
+
+
+async def test_an_answer_that_is_lost_costs_the_others_nothing() -> None:
+    lost = iter([True, False])
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        if next(lost):
+            raise httpx.ReadTimeout("slow")
+        return httpx.Response(200, json={"outcome": "applied"})
+
+    body = body_of(subscription("evt_1", "active"))
+    sent = await sent_to(answer, [body, body])
+    assert sorted((one.status, one.outcome, one.taken) for one in sent) == [
+        (NO_ANSWER, "no answer", False),
+        (200, "applied", True),
+    ]
 
 
 async def test_an_answer_that_is_not_ours_is_told_as_such() -> None:
     answers = iter([httpx.Response(502, text="<html>"), httpx.Response(404, json=["no"])])
-    transport = httpx.MockTransport(lambda _: next(answers))
     body = body_of(subscription("evt_1", "active"))
-    async with httpx.AsyncClient(transport=transport) as client:
-        sent = await deliver(client, Target("http://x", SECRET), [body, body], utc_now, told=lambda: None)
+    sent = await sent_to(lambda _: next(answers), [body, body])
     assert sorted((one.status, one.outcome) for one in sent) == [
         (404, "no answer that can be read"),
         (502, "no answer that can be read"),
@@ -132,7 +195,9 @@ async def test_an_answer_that_is_not_ours_is_told_as_such() -> None:
         (["stripe"], "lifecycle"),
         (["stripe", "nonsense"], "lifecycle"),
         (["paypal", "lifecycle"], "no provider"),
-        (["missing.json"], "cannot be read"),
+        (["missing[red].json"], "missing[red].json cannot be read"),
+        (["stripe", "lifecycle", "--url", "localhost:8000"], "is no URL to send to"),
+        (["stripe", "lifecycle", "--url", "http://x:port"], "is no URL to send to"),
     ],
 )
 def test_what_cannot_be_sent_is_an_error_of_one_line(arguments: list[str], said: str) -> None:
@@ -150,13 +215,13 @@ def test_no_secret_and_no_service_are_told(tmp_path: Path, monkeypatch: pytest.M
 
 
 async def test_a_shuffled_life_with_duplicates_ends_in_one_canceled_row(
-    database_url: str, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: str, database_url: str, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    async with process(database_url) as server:
+    async with process(database_url) as service:
         (tmp_path / ".oncehook").mkdir()
         (tmp_path / ".oncehook" / "dev.env").write_text(
-            f"STRIPE_WEBHOOK_SECRETS={SECRET.decode()}\nDATABASE_URL={database_url}\nONCEHOOK_URL={server.url}\n"
+            f"STRIPE_WEBHOOK_SECRETS={SECRET.decode()}\nDATABASE_URL={database_url}\nONCEHOOK_URL={service.url}\n"
         )
         shown = await asyncio.to_thread(run, "stripe", "lifecycle", "--shuffle", "--duplicates", "3")
         assert shown.exit_code == 0, shown.output
@@ -168,8 +233,15 @@ async def test_a_shuffled_life_with_duplicates_ends_in_one_canceled_row(
         refused = await asyncio.to_thread(run, "stripe", "lifecycle", "--source", "nowhere")
         assert refused.exit_code == 1
         assert "unknown_source" in refused.stdout
-        blind = await asyncio.to_thread(run, "stripe", "lifecycle", DATABASE_URL="postgresql://x@127.0.0.1:9/x")
-        assert "not reachable" in blind.stdout
-    assert "canceled" in shown.stdout
+        without_our_tables = server
+        for other in ("postgresql://x@127.0.0.1:9/x", "mysql://x@127.0.0.1/x", without_our_tables):
+            blind = await asyncio.to_thread(run, "stripe", "lifecycle", DATABASE_URL=other)
+            assert blind.exit_code == 0, blind.output
+            assert "What the service answered" in blind.stdout
+            assert "cannot be read from here" in blind.stdout
+    (row,) = [line for line in shown.stdout.splitlines() if "sub_1" in line]
+    assert {"canceled", "no"} < {cell.strip() for cell in row.split("│")}
+    events = [line for line in shown.stdout.splitlines() if "evt_1" in line]
+    assert [line.split("│")[-2].strip() for line in events] == ["3"] * 7
     assert "Duplicates counted in the ledger: 21" in shown.stdout
     assert {row["status"] for row in await rows.subscriptions()} == {"canceled"}
