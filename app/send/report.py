@@ -58,7 +58,7 @@ def show_rows(console: Console, made: Made) -> None:
 
 def _show_some(console: Console, title: str, names: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     """A table of the first `MOST_ROWS` lines, and how many are left."""
-    table = Table(title=title)
+    table = Table(title=title, pad_edge=False)  # a terminal of 80 characters has room for it all
     for name in names:
         table.add_column(name, overflow="fold", min_width=DATE_CHARACTERS if name.endswith(("_at", "_end")) else None)
     for line in lines[:MOST_ROWS]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import orjson
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from app.billing.changes import NOTHING, SubscriptionChange
@@ -23,6 +24,8 @@ from app.providers.stripe import StripeProvider
 from app.providers.stripe.signature import sign
 from app.send.client import NO_ANSWER, Sent, Target, deliver
 from app.send.files import bodies_of
+from app.send.queries import Made
+from app.send.report import show_rows
 from app.send.stripe_events import lifecycle, printed
 from tests.events import SECRET, body_of, delivery, subscription
 from tests.service import Rows, process
@@ -187,6 +190,27 @@ async def test_an_answer_that_is_not_ours_is_told_as_such() -> None:
         (404, "no answer that can be read"),
         (502, "no answer that can be read"),
     ]
+
+
+def test_the_rows_fit_a_terminal_of_80_characters_and_their_dates_stay_whole(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = utc_now()
+    times = {"current_period_end": now, "updated_at": now, "occurred_at": now}
+    row = {
+        "external_id": "sub_1" * 5,
+        "status": "canceled",
+        "plan": "price_1" * 4,
+        "version": 5,
+        "open": False,
+        **times,
+    }
+    event = {"event_id": "evt_1" * 5, "type": "customer.subscription.updated", "outcome": "duplicate", "duplicates": 3}
+    message = {"type": "subscription.created", "messages": 1}
+    show_rows(Console(width=80), Made([row], [message], [event | times]))
+    shown = capsys.readouterr().out
+    assert shown.count(f"{now:%Y-%m-%d}") == 3
+    assert all(line[-1] in "┓┃┩│┘" for line in shown.splitlines() if line[0] in "┏┃┡│└")
 
 
 @pytest.mark.parametrize(
