@@ -107,7 +107,12 @@ class Receiver:
                 claim.decide(Outcome.DUPLICATE, Reason.THIN_TWIN_KNOWN)
 
     def _recall(self, source: str, body: bytes) -> SubscriptionState:
-        """The state that a stored body says; its source may have been renamed since, its provider has not."""
+        """The state that a stored body says, read by the source that it came through.
+
+        Raises:
+            KeyError: there is no source of that name any more.
+            ProjectionError: the event is no change any more.
+        """
         known = self.sources[source]
         provider = self.providers[known.provider]
         delivery = provider.recall(known, body, self.clock())
